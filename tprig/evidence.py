@@ -318,7 +318,7 @@ class Claim(Record, frozen=True, kw_only=True):
     requirement: Requirement = "required"
     reason: str | None = None
     """Why it is not applicable."""
-    minima: dict[str, Count] = {"rows": 1}
+    minima: dict[str, Count] = msgspec.field(default_factory=lambda: {"rows": 1})
     """Less measured than this (`Verdict.measured`) makes the claim `unknown`."""
 
 
