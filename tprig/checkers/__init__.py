@@ -1,1 +1,19 @@
-"""checkers."""
+"""Pure checkers: from the recorded evidence of a claim to its verdict, and nothing else.
+
+`CHECKERS` holds them by the name that a claim uses; `tprig.checkers.verdict` applies them.
+"""
+
+from collections.abc import Mapping
+
+from tprig.checkers.acceptance import ACCEPTANCE
+from tprig.checkers.checker import Checker
+from tprig.checkers.engine import ENGINE
+from tprig.checkers.masks import MASKS
+from tprig.checkers.outputs import OUTPUTS
+from tprig.checkers.parity import PARITY
+
+CHECKERS: Mapping[str, Checker] = {
+    checker.name: checker for checker in (MASKS, OUTPUTS, ACCEPTANCE, PARITY, ENGINE)
+}
+
+__all__ = ["CHECKERS", "Checker"]

@@ -1,0 +1,117 @@
+"""The names of what can be wrong, each with its definition: one table, in the order of blame."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Anomaly:
+    """One way in which recorded evidence can be wrong."""
+
+    name: str
+    definition: str
+    look_at: str
+    """Where a person who sees it should look first."""
+
+    @property
+    def family(self) -> str:
+        """What the name starts with: `mask`, `output` or `engine`."""
+        return self.name.partition(".")[0]
+
+
+_TABLE = (
+    Anomaly(
+        "mask.absent",
+        "Emitted tokens and supports are not one to one: replay is on and a token has no support "
+        "of its own, or replay is off and tokens carry supports.",
+        "SamplingMaskLists.slice_request and the counts that index it",
+    ),
+    Anomaly(
+        "mask.row-alignment",
+        "A token carries a support that belongs to another token's row.",
+        "the row arithmetic of SamplingMaskTensors: cu_num_logits, slots, num_sampled",
+    ),
+    Anomaly(
+        "mask.membership",
+        "A token was emitted that its own support does not hold.",
+        "the verification method: what it samples from against what the mask is taken from",
+    ),
+    Anomaly(
+        "mask.support-alignment",
+        "A support differs from the set of tokens whose processed logprob is finite.",
+        "which logits the mask is taken from, and the compact or packed copy of it",
+    ),
+    Anomaly(
+        "mask.normalization",
+        "The processed probabilities over a row's finite tokens do not sum to one.",
+        "the log-softmax of processed logits, and NaN in the logits",
+    ),
+    Anomaly(
+        "mask.width",
+        "A support is empty, or wider than top_k without a tie at the edge to explain it.",
+        "top-k filtering and the packed-bitmask fallback",
+    ),
+    Anomaly(
+        "output.tokens",
+        "The emitted tokens, or where and why they end, are not what they must be.",
+        "whatever the two runs do differently before the row that is named",
+    ),
+    Anomaly(
+        "output.logprobs",
+        "Processed logprobs of the same token in the same place differ.",
+        "the processed logits and the rows that logprobs are gathered from",
+    ),
+    Anomaly(
+        "output.ranks",
+        "A token's rank differs, or contradicts the logprobs of its row.",
+        "the ranks kernel and the row it reads",
+    ),
+    Anomaly(
+        "output.acceptance",
+        "Drafts, accepted, recovered and bonus tokens do not agree between ranks, runs, emitted "
+        "tokens or vLLM's own counters.",
+        "the rejection sampler's num_sampled and num_rejected, and what was drafted",
+    ),
+    Anomaly(
+        "output.tp-parity",
+        "TP1 and TP2 differ by more than rounding explains.",
+        "sharded layers, collectives and the gather of logits",
+    ),
+    Anomaly(
+        "engine.crash",
+        "A process of the engine died, or was lost, while it was needed.",
+        "the engine's events and the last lines of its logs",
+    ),
+    Anomaly(
+        "engine.hang",
+        "The engine made no progress before a deadline.",
+        "the saved Python stacks of its processes",
+    ),
+    Anomaly(
+        "engine.leak",
+        "A process, shared-memory segment or socket of the engine outlived it.",
+        "the process ids and paths that remained",
+    ),
+    Anomaly(
+        "engine.refusal",
+        "A request, or an engine, that was to be served was refused.",
+        "vLLM's own words in the refusal",
+    ),
+)
+
+ANOMALIES: Mapping[str, Anomaly] = {anomaly.name: anomaly for anomaly in _TABLE}
+"""By name, most specific cause first: when several show, the first is to blame."""
+
+_BLAME = {name: place for place, name in enumerate(ANOMALIES)}
+
+
+def blame(anomaly: str) -> int:
+    """Place in the order of blame; a name that is not in the table comes last."""
+    return _BLAME.get(anomaly, len(_BLAME))
+
+
+def by_blame(anomalies: Iterable[str]) -> list[str]:
+    """Names in the order of blame."""
+    return sorted(anomalies, key=lambda name: (blame(name), name))
