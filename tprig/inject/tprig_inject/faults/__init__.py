@@ -1,0 +1,50 @@
+"""The registry of planted faults: known bugs that can be put into a running engine, by name.
+
+A fault alters vLLM's tensors, calls, processes or timing, never our records. It strikes at the
+first occasion at which it changes what an honest engine would have returned, once per run, and
+says so in the rank's stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from tprig_inject.faults import masks
+from tprig_inject.session import Context
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One planted bug."""
+
+    install: Callable[[Context], None]
+    process: Literal["worker", "core"]
+    """Where it is planted: in every worker, or where the scheduler runs."""
+    resembles: str
+    """The class of real bug that it stands for."""
+    anomaly: str
+    """The anomaly that must name it."""
+
+
+FAULTS: Mapping[str, Fault] = {
+    "mask-row-shifted": Fault(
+        masks.row_shifted,
+        "worker",
+        "a mask gathered with the row offset of another position of the same request",
+        "mask.row-alignment",
+    ),
+    "mask-token-cut": Fault(
+        masks.token_cut,
+        "worker",
+        "a support taken before the last logits processor re-admitted a token",
+        "mask.membership",
+    ),
+    "mask-lost": Fault(
+        masks.lost,
+        "core",
+        "a mask chunk dropped between scheduler and output processor",
+        "mask.absent",
+    ),
+}

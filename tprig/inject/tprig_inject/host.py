@@ -1,0 +1,220 @@
+"""An engine host: builds one engine, serves runs on it, and ends with it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import traceback
+from collections import deque
+from typing import Any
+
+from tprig_inject import process, records, seams
+from tprig_inject.channel import Channel
+from tprig_inject.config import Config
+from tprig_inject.session import Session
+from tprig_inject.worker import hooks, imported_files
+
+
+def main(channel: Channel, request: dict[str, Any]) -> int:
+    """Serve one engine until it is stopped or the client is gone; returns the exit code.
+
+    Args:
+        channel: the client's end is the other one.
+        request: `engine` (id), `runtime` (folder), `shm_prefix`, `log` (file), `platform`,
+            `environment`, `engine_args`, `core_process`, `affinity` (cores or None).
+    """
+    _redirect(request["log"])
+    if request["affinity"] is not None:
+        os.sched_setaffinity(0, request["affinity"])
+    os.environ.update(request["environment"])
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = str(int(request["core_process"]))
+    settings = Config(
+        runtime=request["runtime"],
+        shm_prefix=request["shm_prefix"],
+        platform=request["platform"],
+        host_pid=os.getpid(),
+        forked=request["platform"] == "cpu",
+        seams=request["seams"],
+    )
+    settings.publish()
+    process.settle(settings.place)
+    process.watch(settings.place)
+    if request["platform"] == "cpu":
+        _fork_workers(request["shm_prefix"])
+    try:
+        host = Host(channel, request)
+    except Exception as error:  # noqa: BLE001 - vLLM refuses configurations by any exception
+        traceback.print_exc()
+        channel.send(records.failure("refused", error))
+        return 1
+    channel.send({"type": "ready"})
+    return host.serve()
+
+
+def _redirect(log: str) -> None:
+    """vLLM logs to stdout and stderr, each process on its own: both go to the engine's log."""
+    target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(target, 1)
+    os.dup2(target, 2)
+    os.close(target)
+    os.set_inheritable(1, True)
+    os.set_inheritable(2, True)
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+
+
+def _fork_workers(shm_prefix: str) -> None:
+    """Let workers and engine core be forked, which vLLM's CPU platform rules out by itself.
+
+    Nothing here has run a parallel operation before the fork, which is what it guards against.
+    The rendezvous file names the CPU's shared memory, so it carries the engine's prefix.
+    """
+    import multiprocessing
+    import tempfile
+    from uuid import uuid4
+
+    import vllm.v1.engine.utils
+    import vllm.v1.executor.multiproc_executor as executor
+
+    def forking() -> Any:
+        return multiprocessing.get_context("fork")
+
+    executor.get_mp_context = forking
+    vllm.v1.engine.utils.get_mp_context = forking
+    executor.get_file_store_init_method = lambda: (
+        f"file://{tempfile.gettempdir()}/{shm_prefix}{uuid4().hex}"
+    )
+
+
+class Host:
+    """The engine and the loop around it."""
+
+    def __init__(self, channel: Channel, request: dict[str, Any]) -> None:
+        from vllm.engine.arg_utils import EngineArgs
+        from vllm.v1.engine.llm_engine import LLMEngine
+
+        self._channel = channel
+        self._request = request
+        self._statistics = records.Statistics()
+        arguments = EngineArgs(
+            **request["engine_args"],
+            worker_extension_cls="tprig_inject.worker.WorkerExtension",
+            disable_log_stats=False,
+        )
+        self._engine = LLMEngine.from_engine_args(
+            arguments,
+            stat_loggers=[lambda *_: self._statistics],
+            enable_multiprocessing=request["core_process"],
+        )
+
+    def serve(self) -> int:
+        """Do what the client asks for, one thing after another."""
+        for message in self._channel:
+            if message["do"] == "stop":
+                self._stop()
+                self._channel.send({"type": "stopped"})
+                return 0
+            try:
+                self._do(message)
+            except Exception as error:  # noqa: BLE001 - the engine under test may fail in any way
+                traceback.print_exc()
+                self._channel.send(records.failure("crashed", error))
+                return 1
+        return 1
+
+    def _do(self, message: dict[str, Any]) -> None:
+        if message["do"] == "describe":
+            self._channel.send({"type": "described", **self._describe()})
+        elif message["do"] == "run":
+            Run(self._channel, self._engine, self._statistics, message).perform()
+        else:
+            raise ValueError(f"unknown request {message['do']!r}")
+
+    def _describe(self) -> dict[str, Any]:
+        workers = self._engine.collective_rpc("tprig_describe")
+        imported = imported_files()
+        for worker in workers:
+            imported.update(worker["imported"])
+        report = seams.report(hooks().table)
+        return {**records.description(self._engine, workers, imported), "seams": report}
+
+    def _stop(self) -> None:
+        with contextlib.suppress(Exception):
+            self._engine.engine_core.shutdown()
+
+
+class Run:
+    """One workload, from its first request to its last output."""
+
+    def __init__(
+        self, channel: Channel, engine: Any, statistics: Any, message: dict[str, Any]
+    ) -> None:
+        self._channel = channel
+        self._engine = engine
+        self._statistics = statistics
+        self._message = message
+        self._session = Session(hooks())
+        self._pending = deque(sorted(message["requests"], key=lambda r: r["arrival_step"]))
+        self._clock = records.Clock()
+        self._names: dict[str, str] = {}
+        self._emitted: dict[str, int] = {}
+
+    def perform(self) -> None:
+        """Run the workload with recorders and faults in place, and take them out whatever happens."""
+        faults = self._message["faults"]
+        self._session.begin(
+            run=self._message["run"],
+            path=None,
+            recorders=[],
+            faults=faults["core"],
+            model_runner=None,
+        )
+        self._engine.collective_rpc(
+            "tprig_begin",
+            args=(
+                self._message["run"],
+                self._message["ranks"],
+                self._message["recorders"],
+                faults["worker"],
+            ),
+        )
+        try:
+            self._loop()
+        finally:
+            self._session.end()
+            self._engine.collective_rpc("tprig_end")
+        self._channel.send({"type": "done", "elapsed_ns": self._clock.now_ns()})
+
+    def _loop(self) -> None:
+        step = 0
+        while self._pending or self._engine.has_unfinished_requests():
+            self._admit(step)
+            if not self._engine.has_unfinished_requests():
+                # Nothing left to step: later requests arrive at once.
+                step = max(step, self._pending[0]["arrival_step"]) if self._pending else step
+                continue
+            start_ns = self._clock.now_ns()
+            outputs = self._engine.step()
+            end_ns = self._clock.now_ns()
+            for output in outputs:
+                self._emit(step, output)
+            self._channel.send(self._statistics.take(step, start_ns, end_ns))
+            step += 1
+
+    def _admit(self, step: int) -> None:
+        while self._pending and self._pending[0]["arrival_step"] <= step:
+            self._add(self._pending.popleft())
+
+    def _add(self, request: dict[str, Any]) -> None:
+        try:
+            params = records.sampling_params(request["sampling"])
+            prompt = {"prompt_token_ids": request["prompt_token_ids"]}
+            self._engine.add_request(request["id"], prompt, params)
+        except Exception as error:  # noqa: BLE001 - vLLM refuses requests by any exception
+            self._channel.send(records.refusal(request["id"], error))
+
+    def _emit(self, step: int, output: Any) -> None:
+        first = self._emitted.get(output.request_id, 0)
+        record = records.emission(step, first, output)
+        self._emitted[output.request_id] = first + len(record["rows"])
+        self._channel.send(record)

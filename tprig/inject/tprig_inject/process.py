@@ -1,0 +1,67 @@
+"""What every process of an engine does for those who watch over it."""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import multiprocessing.shared_memory
+import os
+import signal
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+PR_SET_PDEATHSIG = 1
+STACKS_SIGNAL = signal.SIGUSR2
+"""On this signal a process writes the Python stacks of all its threads to its stacks file."""
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an engine keeps what it leaves on the machine, so that all of it can be found."""
+
+    runtime: Path
+    """A folder of its own: temporary files, sockets, the stacks of its processes."""
+    shm_prefix: str
+    """Begins the name of every shared-memory segment of the engine."""
+
+
+_stacks: IO[str] | None = None
+
+
+def die_with_parent() -> None:
+    """Ask the kernel for SIGKILL when the parent ends, and end at once if it already has.
+
+    See prctl(2), PR_SET_PDEATHSIG: the setting is lost over fork, so each process asks anew.
+    """
+    parent = os.getppid()
+    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def watch(place: Place) -> None:
+    """Make this process, and every process it forks, die with its parent and tell its stacks."""
+    _enter(place)
+    os.register_at_fork(after_in_child=lambda: _enter(place))
+
+
+def _enter(place: Place) -> None:
+    global _stacks
+    die_with_parent()
+    _stacks = (place.runtime / f"{os.getpid()}.stacks").open("w", encoding="utf-8")
+    faulthandler.register(STACKS_SIGNAL, file=_stacks, all_threads=True, chain=False)
+    faulthandler.enable(file=_stacks, all_threads=True)
+
+
+def settle(place: Place) -> None:
+    """Send temporary files, sockets and shared memory of this process to the engine's place."""
+    os.environ["TMPDIR"] = os.environ["VLLM_RPC_BASE_PATH"] = str(place.runtime)
+    tempfile.tempdir = str(place.runtime)
+    shared_memory = multiprocessing.shared_memory
+    shared_memory._SHM_NAME_PREFIX = f"/{place.shm_prefix}"  # type: ignore[attr-defined]
+    # The standard library draws as many random characters as this leaves beside the prefix.
+    shared_memory._SHM_SAFE_NAME_LENGTH = len(place.shm_prefix) + 9  # type: ignore[attr-defined]

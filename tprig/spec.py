@@ -1,0 +1,146 @@
+"""EngineSpec: everything that decides what an engine does."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from tprig import evidence
+
+Platform = Literal["cpu", "cuda"]
+
+_COMMON_ENVIRONMENT = {
+    "VLLM_USE_V2_MODEL_RUNNER": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+}
+_ENVIRONMENT: Mapping[Platform, Mapping[str, str]] = {
+    "cpu": {
+        **_COMMON_ENVIRONMENT,
+        # Model Runner V2's kernels run in Triton's interpreter.
+        "TRITON_INTERPRET": "1",
+        # Cores are leased by us; vLLM's own binding fails for TP2 on one NUMA node.
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "OMP_NUM_THREADS": "1",
+        # Spares a C++ compiler and seconds of compilation; results are the same.
+        "TORCHDYNAMO_DISABLE": "1",
+    },
+    "cuda": {
+        **_COMMON_ENVIRONMENT,
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        # One sampler path for every GPU, and no compiler needed on the host.
+        "VLLM_USE_FLASHINFER_SAMPLER": "0",
+    },
+}
+_ARGUMENTS: Mapping[Platform, Mapping[str, Any]] = {
+    # A KV block must be a multiple of 32 on the CPU.
+    "cpu": {"enforce_eager": True, "block_size": 32, "kv_cache_memory_bytes": 64 << 20},
+    "cuda": {"gpu_memory_utilization": 0.3},
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EngineSpec:
+    """An engine, in full. Equal specs are one engine; `key` names it.
+
+    Attributes:
+        model: Folder of the target's checkpoint.
+        platform: What the engine runs on.
+        tensor_parallel_size: Ranks.
+        python: Interpreter that has the vLLM under test.
+        overlay: Folder that holds a `vllm` package to be taken before the installed one.
+        arguments: vLLM's engine arguments beyond the platform's own, which they override.
+        environment: Variables beyond the platform's own, which they override.
+        core_process: True to run the engine core as a process of its own.
+        seams: New shapes of moved seams, by name.
+    """
+
+    model: Path
+    platform: Platform = "cpu"
+    tensor_parallel_size: int = 1
+    python: str = sys.executable
+    tree: str | None = None
+    overlay: Path | None = None
+    arguments: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    core_process: bool = False
+    seams: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+
+    @property
+    def engine_arguments(self) -> dict[str, Any]:
+        """The arguments that vLLM's `EngineArgs` gets."""
+        return {
+            "model": str(self.model),
+            "skip_tokenizer_init": True,
+            "tensor_parallel_size": self.tensor_parallel_size,
+            "logprobs_mode": "processed_logprobs",
+            "max_logprobs": -1,
+            "seed": 0,
+            **_ARGUMENTS[self.platform],
+            **self.arguments,
+        }
+
+    @property
+    def process_environment(self) -> dict[str, str]:
+        """The variables that are set for the engine's processes."""
+        return {**_ENVIRONMENT[self.platform], **self.environment}
+
+    @property
+    def key(self) -> str:
+        """SHA-256 over all of it, shortened to 12 hex digits."""
+        what = {
+            "python": self.python,
+            "tree": self.tree,
+            "overlay": str(self.overlay),
+            "platform": self.platform,
+            "arguments": self.engine_arguments,
+            "environment": self.process_environment,
+            "core_process": self.core_process,
+            "seams": self.seams,
+        }
+        return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:12]
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, EngineSpec) and self.key == other.key
+
+    def arm(self, recorders: list[str]) -> evidence.Arm:
+        """The record of this spec for the bundle."""
+        return evidence.Arm(
+            python=self.python,
+            tree=self.tree,
+            platform=self.platform,
+            tensor_parallel_size=self.tensor_parallel_size,
+            engine_args={
+                name: msgspec.Raw(msgspec.json.encode(value))
+                for name, value in sorted(self.engine_arguments.items())
+            },
+            environment=dict(sorted(self.process_environment.items())),
+            model_digest=checkpoint_digest(self.model),
+            core_process=self.core_process,
+            recorders=recorders,
+        )
+
+
+def checkpoint_digest(folder: Path) -> str:
+    """SHA-256 over the names and contents of a checkpoint's files, in order of their names.
+
+    Raises:
+        OSError: if a file cannot be read.
+    """
+    total = hashlib.sha256()
+    for path in sorted(p for p in folder.iterdir() if p.is_file()):
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        total.update(f"{path.name} {digest}\n".encode())
+    return total.hexdigest()
