@@ -179,6 +179,10 @@ class StreamWriter:
 class Writer:
     """Writes a bundle into a folder of its own.
 
+    Attributes:
+        root: The folder.
+        bundle: The bundle's id: what the header of its ledger must name as the subject.
+
     Raises:
         BundleError: when the folder cannot be made, or holds something.
     """
