@@ -1,0 +1,96 @@
+"""CUDA_VISIBLE_DEVICES: what the outside lets this process see, and what a lease lets a child see.
+
+The rules are CUDA's (CUDA C++ Programming Guide, "CUDA Environment Variables"): a comma-separated
+list of ordinals or of UUIDs, which may be cut short as long as they stay unique; the first entry
+that names no device hides itself and all that follow; a device named twice makes none visible.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from gpu_scheduler.device import CoreSlot, Device, Gpu
+from gpu_scheduler.errors import VisibilityError
+
+
+def visible(gpus: Sequence[Gpu], value: str | None) -> tuple[Gpu, ...]:
+    """Returns the GPUs that CUDA would show a process, in CUDA's order.
+
+    Args:
+        gpus: All GPUs of the host, in PCI bus order.
+        value: CUDA_VISIBLE_DEVICES; `None` when it is not set. Ordinals are read in PCI bus order
+            (see `check_order`). MIG instances are not modelled, so an entry `MIG-...` names no
+            device here.
+    """
+    if value is None:
+        return tuple(gpus)
+    chosen: list[Gpu] = []
+    for entry in value.split(","):
+        gpu = _named(gpus, entry.strip())
+        if gpu is None:
+            break
+        if gpu in chosen:
+            return ()
+        chosen.append(gpu)
+    return tuple(chosen)
+
+
+def check_order(gpus: Sequence[Gpu], environment: Mapping[str, str]) -> None:
+    """Refuses outer ordinals whose meaning NVML cannot know.
+
+    By default CUDA counts the fastest GPU first and leaves the order of the rest unspecified. On a
+    host of equal GPUs that is the PCI order; on a mixed one `0` may be any of them, and a guess
+    could land on a GPU that was meant for somebody else.
+
+    Raises:
+        VisibilityError: The outer CUDA_VISIBLE_DEVICES holds ordinals, the host mixes models of
+            GPU, and CUDA_DEVICE_ORDER is not PCI_BUS_ID.
+    """
+    value = environment.get("CUDA_VISIBLE_DEVICES", "")
+    order = environment.get("CUDA_DEVICE_ORDER")
+    models = sorted({gpu.name for gpu in gpus})
+    if order == "PCI_BUS_ID" or len(models) < 2 or not re.match(r"\s*[0-9]", value):
+        return
+    raise VisibilityError(
+        expected="CUDA_DEVICE_ORDER=PCI_BUS_ID beside ordinals in CUDA_VISIBLE_DEVICES",
+        found=f"CUDA_VISIBLE_DEVICES={value!r} with CUDA_DEVICE_ORDER={order!r} on {models}",
+        rule="on a host of different GPUs, CUDA's default order of ordinals is not defined",
+        remedy="export CUDA_DEVICE_ORDER=PCI_BUS_ID, or name the GPUs by UUID",
+    )
+
+
+def environment_for(devices: Sequence[Device]) -> dict[str, str]:
+    """Returns the variables that make a child see exactly the leased GPUs.
+
+    The GPUs are named by ordinal in PCI bus order, not by UUID: several versions of vLLM call
+    `int()` on the entries, or look shortened UUIDs up in NVML, which knows only whole ones.
+
+    Args:
+        devices: What a lease holds; the child's ordinals 0, 1, ... follow this order.
+
+    Returns:
+        CUDA_DEVICE_ORDER and CUDA_VISIBLE_DEVICES; nothing for core slots (see `affinity`).
+    """
+    gpus = [device for device in devices if isinstance(device, Gpu)]
+    if not gpus:
+        return {}
+    ordinals = ",".join(str(gpu.index) for gpu in gpus)
+    return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ordinals}
+
+
+def affinity(devices: Sequence[Device]) -> frozenset[int] | None:
+    """Returns the cores for a child's `os.sched_setaffinity`; `None` when GPUs are leased."""
+    cores = frozenset(device.core for device in devices if isinstance(device, CoreSlot))
+    return cores or None
+
+
+def _named(gpus: Sequence[Gpu], entry: str) -> Gpu | None:
+    """Returns the one GPU that an entry names."""
+    if re.fullmatch(r"[0-9]+", entry):
+        matches = [gpu for gpu in gpus if gpu.index == int(entry)]
+    elif entry.startswith("GPU-"):
+        matches = [gpu for gpu in gpus if gpu.uuid.startswith(entry)]
+    else:
+        matches = []
+    return matches[0] if len(matches) == 1 else None

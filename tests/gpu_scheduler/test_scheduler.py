@@ -1,0 +1,266 @@
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import pynvml
+import pytest
+
+from gpu_scheduler import host as this_host
+from gpu_scheduler import scheduler
+from gpu_scheduler.device import Gpu
+from gpu_scheduler.errors import LeaseTimeout, Unsatisfiable, VisibilityError
+from gpu_scheduler.locks import LockFolder
+from gpu_scheduler.scheduler import Lease, lease
+from tests.fakes.nvml import GIB, FakeNvml
+from tests.gpu_scheduler.children import PATIENCE_S, Child
+
+HOLD = """
+with lease({count}, kind="cuda", test="{test}", wait_s=60) as held:
+    say(",".join(device.id for device in held.devices))
+    wait()
+say("released")
+wait()
+"""
+
+
+def holder(count: int, test: str = "other") -> Child:
+    return Child(HOLD.format(count=count, test=test))
+
+
+def gpus(count: int, wait_s: float = 0, min_free_bytes: int | None = None) -> Lease:
+    return lease(count, kind="cuda", test="mine", wait_s=wait_s, min_free_bytes=min_free_bytes)
+
+
+def ids(held: Lease) -> list[str]:
+    return [device.id for device in held.devices]
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Returns once a state is reached that no pipe reports; fails if it never is."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.005)
+
+
+def test_lease_says_what_the_child_needs(host: FakeNvml) -> None:
+    with gpus(2) as held:
+        assert ids(held) == [gpu.uuid for gpu in host.gpus]
+        assert held.environment == {
+            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+            "CUDA_VISIBLE_DEVICES": "0,1",
+        }
+        assert held.affinity is None
+        assert 0 <= held.wait_s < PATIENCE_S
+
+
+def test_leases_of_one_process_exclude_each_other(host: FakeNvml) -> None:
+    first, second = gpus(1), gpus(1)
+    assert ids(first) + ids(second) == [gpu.uuid for gpu in host.gpus]
+    with pytest.raises(LeaseTimeout) as caught:
+        gpus(1)
+    assert [refusal.device_id for refusal in caught.value.refusals] == ids(first) + ids(second)
+    first.release()
+    first.release()
+    with gpus(1) as third:
+        assert ids(third) == ids(first)
+    second.release()
+
+
+def test_all_or_none(host: FakeNvml) -> None:
+    with gpus(1):
+        with pytest.raises(LeaseTimeout, match="1 of them usable"):
+            gpus(2)
+        with gpus(1) as rest:  # what the failed request had taken is free again
+            assert ids(rest) == [host.gpus[1].uuid]
+
+
+def test_lease_is_given_back_when_its_block_fails() -> None:
+    with pytest.raises(ZeroDivisionError), gpus(2):
+        _ = 1 / 0
+    gpus(2).release()
+
+
+def test_core_slots_are_leased_the_same_way() -> None:
+    slots = this_host.core_slots()
+    with lease(len(slots), kind="cpu", test="mine", wait_s=0) as held:
+        assert held.affinity == frozenset(os.sched_getaffinity(0))
+        assert held.environment == {}
+        with pytest.raises(LeaseTimeout):
+            lease(1, kind="cpu", test="mine", wait_s=0)
+
+
+def test_kinds_do_not_queue_behind_each_other(folder: LockFolder) -> None:
+    turnstile = folder.try_lock("turnstile-cuda")
+    assert turnstile is not None
+    lease(1, kind="cpu", test="mine", wait_s=0).release()
+
+
+def test_killed_holder_loses_its_lease() -> None:
+    with holder(2) as other:
+        other.hear()
+        with pytest.raises(LeaseTimeout):
+            gpus(1)
+        other.kill()
+        gpus(2).release()
+
+
+def test_timeout_names_holder_test_and_age() -> None:
+    with holder(1, "suites/test_x.py::test_y") as other:
+        device_id = other.hear()
+        with pytest.raises(LeaseTimeout) as caught:
+            gpus(2)
+    (refusal,) = caught.value.refusals
+    assert refusal.device_id == device_id
+    assert refusal.holder is not None
+    assert refusal.holder.pid == other.process.pid
+    assert refusal.holder.test == "suites/test_x.py::test_y"
+    assert f"pid {other.process.pid} (alive) for suites/test_x.py::test_y, " in str(caught.value)
+
+
+def test_waiter_is_served_when_the_holder_ends(folder: LockFolder) -> None:
+    with holder(2) as first:
+        devices = first.hear()
+        with holder(2) as second:
+            until(lambda: folder.read_record("turnstile-cuda") is not None)
+            first.tell()
+            assert first.hear() == "released"
+            assert second.hear() == devices
+
+
+def test_wide_request_keeps_what_it_has_while_it_waits(folder: LockFolder) -> None:
+    """Narrow requests that keep coming cannot starve a wide one."""
+    with holder(1) as narrow:
+        narrow.hear()
+        with holder(2, "wide") as wide:
+            until(lambda: folder.read_record("turnstile-cuda") is not None)
+            with pytest.raises(LeaseTimeout, match=r"queued behind .* for wide, ") as caught:
+                gpus(1)
+            assert [refusal.leased for refusal in caught.value.refusals] == [True]
+            narrow.tell()
+            assert narrow.hear() == "released"
+            assert len(wide.hear().split(",")) == 2
+
+
+def test_request_that_gives_up_lets_the_next_one_in() -> None:
+    with holder(1) as other:
+        other.hear()
+        with pytest.raises(LeaseTimeout, match="1 of them usable"):
+            gpus(2, wait_s=0.05)
+        gpus(1).release()
+
+
+def test_foreign_process_is_named_and_gone_around(host: FakeNvml) -> None:
+    host.gpus[0].processes = [(os.getppid(), 20 * GIB)]
+    with gpus(1) as held:
+        assert ids(held) == [host.gpus[1].uuid]
+        with pytest.raises(LeaseTimeout) as caught:
+            gpus(1)
+    reasons = {refusal.device_id: refusal for refusal in caught.value.refusals}
+    foreign = reasons[host.gpus[0].uuid]
+    assert f"pid {os.getppid()}" in foreign.reason
+    assert "20.0 GiB" in foreign.reason
+    assert not foreign.leased
+
+
+def test_too_little_free_memory_is_gone_around(host: FakeNvml) -> None:
+    host.gpus[0].used_bytes = 120 * GIB
+    with gpus(1, min_free_bytes=100 * GIB) as held:
+        assert ids(held) == [host.gpus[1].uuid]
+    with pytest.raises(LeaseTimeout, match=r"19\.5 GiB free of the 100\.0 GiB asked"):
+        gpus(2, min_free_bytes=100 * GIB)
+
+
+def test_nobody_queues_behind_a_wait_for_a_foreign_process(
+    host: FakeNvml, folder: LockFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host.gpus[0].processes = [(os.getppid(), GIB)]
+    pauses: list[bool] = []
+
+    def while_it_sleeps(_seconds: float) -> None:
+        names = ["turnstile-cuda", *(gpu.uuid for gpu in host.gpus)]
+        locks = [folder.try_lock(name) for name in names]
+        pauses.append(None not in locks)
+        for lock in locks:
+            if lock is not None:
+                lock.release()
+        host.gpus[0].processes = []
+
+    monkeypatch.setattr(
+        scheduler, "time", SimpleNamespace(monotonic=time.monotonic, sleep=while_it_sleeps)
+    )
+    with gpus(2, wait_s=PATIENCE_S) as held:
+        assert pauses == [True]
+        assert [device.processes for device in held.devices] == [(), ()]
+
+
+def test_device_that_vanishes_is_not_handed_out(host: FakeNvml) -> None:
+    def lose(sessions: int) -> None:
+        if sessions == 2:
+            host.gpus[0].error = pynvml.NVML_ERROR_GPU_IS_LOST
+
+    host.on_init = lose
+    with gpus(1) as held:
+        assert ids(held) == [host.gpus[1].uuid]
+
+
+def test_outer_visibility_is_honoured(host: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", host.gpus[1].uuid)
+    with gpus(1) as held:
+        assert held.environment["CUDA_VISIBLE_DEVICES"] == "1"
+    with pytest.raises(Unsatisfiable, match="CUDA_VISIBLE_DEVICES='GPU-1"):
+        gpus(2, wait_s=3600)
+
+
+def test_order_of_the_outer_visibility_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,0")
+    with gpus(2) as held:
+        assert held.environment["CUDA_VISIBLE_DEVICES"] == "1,0"
+
+
+def test_ambiguous_ordinals_are_refused(host: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    host.gpus[0].name = "NVIDIA T400"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    with pytest.raises(VisibilityError):
+        gpus(1)
+
+
+@pytest.mark.parametrize(
+    ("count", "min_free_bytes"), [(3, None), (0, None), (-1, None), (1, 140 * GIB)]
+)
+def test_request_beyond_this_host_fails_at_once(count: int, min_free_bytes: int | None) -> None:
+    with pytest.raises(Unsatisfiable):
+        gpus(count, wait_s=3600, min_free_bytes=min_free_bytes)
+
+
+def test_more_memory_than_the_host_has_fails_at_once() -> None:
+    with pytest.raises(Unsatisfiable):
+        lease(1, kind="cpu", test="mine", wait_s=3600, min_free_bytes=2**60)
+
+
+def test_host_without_a_gpu_says_why(host: FakeNvml) -> None:
+    host.init_error = pynvml.NVML_ERROR_LIBRARY_NOT_FOUND
+    with pytest.raises(Unsatisfiable, match="NVML Shared Library Not Found"):
+        gpus(1, wait_s=3600)
+
+
+def test_split_gpu_is_not_leased_as_a_whole(host: FakeNvml) -> None:
+    host.gpus[0].mig = True
+    with pytest.raises(Unsatisfiable, match="MIG"):
+        gpus(2, wait_s=3600)
+    with gpus(1) as held:
+        assert ids(held) == [host.gpus[1].uuid]
+
+
+def test_snapshots_are_those_of_the_grant(host: FakeNvml) -> None:
+    def fill(sessions: int) -> None:
+        host.gpus[0].used_bytes = sessions * GIB
+
+    host.on_init = fill
+    with gpus(1) as held:
+        (device,) = held.devices
+    assert isinstance(device, Gpu)
+    assert device.memory_used_bytes == host.sessions * GIB
