@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
+import importlib
 import json
 import os
 import select
@@ -41,21 +43,52 @@ def main() -> None:
     serve(control, channel)
 
 
+_COMMON = (
+    "vllm.engine.arg_utils",
+    "vllm.model_executor.models.config",
+    "vllm.model_executor.models.qwen2",
+    "vllm.model_executor.models.qwen3",
+    "vllm.model_executor.models.qwen3_dflash",
+    "vllm.model_executor.models.mimo",
+    "vllm.model_executor.models.mimo_mtp",
+    "vllm.model_executor.layers.quantization.online.base",
+    "vllm.compilation.backends",
+    "vllm.plugins.lora_resolvers.filesystem_resolver",
+    "vllm.plugins.lora_resolvers.hf_hub_resolver",
+    "vllm.renderers.hf",
+    "vllm.v1.attention.backends.triton_attn",
+    "vllm.v1.core.sched.scheduler",
+    "vllm.v1.engine.core",
+    "vllm.v1.engine.llm_engine",
+    "vllm.v1.executor.multiproc_executor",
+    "vllm.v1.executor.uniproc_executor",
+    "vllm.v1.worker.gpu.model_runner",
+    "vllm.v1.worker.gpu.model_states.default",
+    "vllm.v1.worker.gpu.spec_decode.mtp.speculator",
+    "vllm.v1.worker.gpu.spec_decode.rejection_sampler",
+    "vllm.v1.worker.gpu_worker",
+)
+_CPU = (
+    "vllm.v1.worker.cpu.shm",
+    "vllm.v1.worker.cpu_worker",
+    "vllm.v1.worker.cpu.model_runner",
+    "vllm.v1.attention.backends.cpu_attn",
+)
+"""What an engine imports on its way, so that its start does not pay for it; none is required."""
+
+
 def warm_up() -> dict[str, Any]:
     """Import what every engine imports; returns `vllm_version` and `vllm_path`."""
     import vllm
-    from vllm import SamplingParams  # noqa: F401
-    from vllm.engine.arg_utils import EngineArgs  # noqa: F401
-    from vllm.model_executor.model_loader import get_model_loader  # noqa: F401
-    from vllm.v1.engine.core import EngineCore  # noqa: F401
-    from vllm.v1.engine.llm_engine import LLMEngine  # noqa: F401
-    from vllm.v1.executor.multiproc_executor import MultiprocExecutor  # noqa: F401
-    from vllm.v1.worker.gpu.model_runner import GPUModelRunner  # noqa: F401
+    from vllm.platforms import current_platform
 
-    with contextlib.suppress(ImportError):
-        import vllm.model_executor.models.qwen2
-        import vllm.model_executor.models.qwen3
-        import vllm.v1.worker.gpu.spec_decode.rejection_sampler  # noqa: F401
+    for name in (*_COMMON, *(_CPU if current_platform.is_cpu() else ())):
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    # vLLM collects garbage ten times on its way to readiness. What the template holds is not
+    # garbage: frozen, it is neither walked again nor copied page by page by the collector.
+    gc.collect()
+    gc.freeze()
     return {"vllm_version": vllm.__version__, "vllm_path": os.path.dirname(vllm.__file__)}
 
 
