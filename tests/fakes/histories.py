@@ -484,9 +484,10 @@ def _verification(step: int, turns: Mapping[str, Turn]) -> evidence.Verification
 
 
 def _step(step: int, turns: Sequence[Turn]) -> evidence.Step:
-    """A step with the counters that vLLM's scheduler would have kept."""
-    counted = [turn for turn in turns if turn.counted and turn.drafts and turn.rows]
-    accepted = [len(turn.rows) - 1 for turn in counted]
+    """A step with vLLM's own counters; it gives none of a step that verified no draft."""
+    verified = [turn for turn in turns if turn.counted and turn.drafts and turn.rows]
+    accepted = [len(turn.rows) - 1 for turn in verified]
+    by_position = [sum(n > position for n in accepted) for position in range(SPECULATIVE_TOKENS)]
     return evidence.Step(
         step=step,
         start_ns=step * 10_000_000,
@@ -494,10 +495,8 @@ def _step(step: int, turns: Sequence[Turn]) -> evidence.Step:
         running=len(turns),
         waiting=0,
         preempted=0,
-        drafts=len(counted),
-        draft_tokens=sum(len(turn.drafts) for turn in counted),
-        accepted_tokens=sum(accepted),
-        accepted_per_position=[
-            sum(n > position for n in accepted) for position in range(SPECULATIVE_TOKENS)
-        ],
+        drafts=len(verified) if verified else None,
+        draft_tokens=sum(len(turn.drafts) for turn in verified) if verified else None,
+        accepted_tokens=sum(accepted) if verified else None,
+        accepted_per_position=by_position if verified else None,
     )

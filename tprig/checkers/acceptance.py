@@ -14,7 +14,9 @@ samples nothing and is not counted. Preempted requests compute their tokens agai
 they sample each position once. `GPUModelRunner.sample` is called in every step, with drafts or
 without, so the sampled tokens of a request, in order, are its output.
 
-A counter of None is not known: the known ones may then sum to less, but not to more.
+A step without counters counted nothing when vLLM gave other statistics of it (it leaves out what no
+draft fed), or when it emitted nothing. Otherwise its counters are not known, and the known ones may
+sum to less, but not to more.
 """
 
 from __future__ import annotations
@@ -252,14 +254,15 @@ def _in_flight(run: RunHistory) -> bool:
 def _against_counters(arm: _Arm, judgement: Judgement) -> Iterator[Finding]:
     if arm.run.steps is None:
         return
-    steps, tally = arm.run.steps.records, arm.tally()
+    tally = arm.tally()
     expected = {
         "drafts": tally.drafts,
         "draft tokens": tally.draft_tokens,
         "accepted tokens": tally.accepted,
         **{f"accepted at position {i}": n for i, n in enumerate(tally.accepted_by_position or [])},
     }
-    found, unknown = _counters(steps)
+    emitting = {row.step for output in arm.outputs.values() for row in output.rows}
+    found, unknown = _counters(arm.run.steps.records, emitting)
     for name in expected | found:
         want, have = expected.get(name, 0), found.get(name, 0)
         if have > want or (have < want and not unknown):
@@ -275,13 +278,13 @@ def _against_counters(arm: _Arm, judgement: Judgement) -> Iterator[Finding]:
             )
 
 
-def _counters(steps: tuple[Step, ...]) -> tuple[dict[str, int], int]:
+def _counters(steps: tuple[Step, ...], emitting: set[int]) -> tuple[dict[str, int], int]:
     """Sums of vLLM's counters, and in how many steps they are unknown."""
     found = {"drafts": 0, "draft tokens": 0, "accepted tokens": 0}
     unknown = 0
     for step in steps:
         if step.drafts is None or step.draft_tokens is None or step.accepted_tokens is None:
-            unknown += 1
+            unknown += step.running is None and step.step in emitting
             continue
         found["drafts"] += step.drafts
         found["draft tokens"] += step.draft_tokens

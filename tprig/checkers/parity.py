@@ -131,12 +131,10 @@ class _Pair:
             if message is not None:
                 self.findings.append(self._finding(message, row))
                 return
-            if other.row.token_id != row.row.token_id:
-                self.partings.append(
-                    self._finding(
-                        f"token {other.row.token_id} at TP1, {row.row.token_id} at TP2", row
-                    )
-                )
+            ours, theirs = row.row.token_id, other.row.token_id
+            if ours != theirs:
+                text = f"expected token {theirs} as at TP1, found {ours} at TP2"
+                self.partings.append(self._finding(text, row))
                 return
         self._ends(tp1, tp2)
 

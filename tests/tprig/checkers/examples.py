@@ -1,0 +1,239 @@
+"""For each anomaly a literal history that shows it, next to one that does not.
+
+All are made of one request whose four rows, drafts and counters are written out here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from tests.fakes import histories
+from tests.tprig.checkers import edits
+from tprig import evidence
+from tprig.history import RunHistory
+
+HALF, QUARTER = math.log(0.5), math.log(0.25)
+VOCAB_SIZE = 16
+TOP_K = 3
+
+# Token emitted -> the row's probabilities: one half for the first, a quarter for each other.
+ROWS = (
+    (3, (3, 5, 7)),
+    (5, (2, 5, 9)),
+    (9, (4, 9, 11)),
+    (6, (1, 6, 8)),
+)
+
+
+@dataclass(frozen=True)
+class Example:
+    """A claim with a history that breaks it and a neighbour that keeps it."""
+
+    claim: evidence.Claim
+    clean: Mapping[str, RunHistory]
+    violating: Mapping[str, RunHistory]
+
+
+def literal(name: str, *, masks: bool) -> RunHistory:
+    """One request: a prefill that samples 3, then drafts 5, 9, 12 of which 5 and 9 are accepted."""
+    rows = [_row(token, kept) for token, kept in ROWS]
+    supports = [sorted(kept) for _, kept in ROWS] if masks else None
+    outputs = [_emission(0, rows[:1], supports and supports[:1])]
+    outputs.append(_emission(1, rows[1:], supports and supports[1:], finish_reason="length"))
+    verifications = [_verification(0, [], [3], 0), _verification(1, [5, 9, 12], [5, 9, 6], 1)]
+    return RunHistory(
+        id=name,
+        run=_run(name),
+        workload=_workload(),
+        outputs=histories.stream(f"runs/{name}/outputs.jsonl", outputs),
+        steps=histories.stream(f"runs/{name}/steps.jsonl", [_step(0), _step(1)]),
+        ranks={0: histories.stream(f"runs/{name}/ranks/rank0.jsonl", verifications)},
+        engine=histories.engine(f"engine-{name}", masks=masks),
+    )
+
+
+def _row(token: int, kept: tuple[int, ...]) -> evidence.Row:
+    return histories.row(token, dict(zip(kept, (HALF, QUARTER, QUARTER), strict=True)))
+
+
+def _emission(
+    step: int,
+    rows: list[evidence.Row],
+    supports: list[list[int]] | None,
+    finish_reason: str | None = None,
+) -> evidence.Emission:
+    return evidence.Emission(
+        step=step,
+        request="a",
+        first=step,
+        rows=rows,
+        supports=supports,
+        finish_reason=finish_reason,
+    )
+
+
+def _verification(
+    step: int, drafts: list[int], sampled: list[int], rejected: int
+) -> evidence.RankRecord:
+    verified = evidence.Verified(
+        request="a", draft_token_ids=drafts, sampled_token_ids=sampled, rejected=rejected
+    )
+    return evidence.Verification(step=step, requests=[verified])
+
+
+def _step(step: int) -> evidence.Step:
+    return evidence.Step(
+        step=step,
+        start_ns=step * 10,
+        end_ns=step * 10 + 9,
+        running=1,
+        waiting=0,
+        preempted=0,
+        drafts=1 if step else None,
+        draft_tokens=3 if step else None,
+        accepted_tokens=2 if step else None,
+        accepted_per_position=[1, 1, 0] if step else None,
+    )
+
+
+def _run(name: str) -> evidence.Run:
+    return evidence.Run(
+        id=name,
+        engine=f"engine-{name}",
+        test="suites/test_correctness.py::test_outputs[tp1]",
+        faults=[],
+        started="2026-12-01T08:00:10.000000Z",
+        elapsed_s=0.1,
+        complete=True,
+        rank_streams=1,
+    )
+
+
+def _workload() -> evidence.Workload:
+    sampling = evidence.Sampling(temperature=1.0, max_tokens=4, seed=7, top_k=TOP_K, logprobs=-1)
+    request = evidence.Request(id="a", prompt_token_ids=[1, 2], arrival_step=0, sampling=sampling)
+    return evidence.Workload(profile="smoke", seed=0, vocab_size=VOCAB_SIZE, requests=[request])
+
+
+OFF, ON = literal("off", masks=False), literal("on", masks=True)
+TP1, TP2 = literal("tp1", masks=True), literal("tp2", masks=True)
+
+
+# --- one violation each -------------------------------------------------------------------------
+
+
+def wider(row: evidence.Row, *, tie: bool) -> evidence.Row:
+    """A row of four finite tokens where three are allowed; tied at the edge or not."""
+    last = (0.2, 0.2) if tie else (0.25, 0.15)
+    kept = [token for token in (*range(12, 16), *range(12)) if token != row.token_id][:3]
+    probabilities = (0.4, 0.2, *last)
+    logprobs = map(math.log, probabilities)
+    return histories.row(row.token_id, dict(zip([row.token_id, *kept], logprobs, strict=True)))
+
+
+def _masks(violating: RunHistory, clean: RunHistory = ON) -> Example:
+    claim = histories.claim("masks", {"on": "on"})
+    return Example(claim, {"on": clean}, {"on": violating})
+
+
+def _outputs(violating: RunHistory) -> Example:
+    claim = histories.claim("outputs", {"off": "off", "on": "on"})
+    return Example(claim, {"off": OFF, "on": ON}, {"off": OFF, "on": violating})
+
+
+def _engine(change: Callable[[list[evidence.EngineEvent]], list[evidence.EngineEvent]]) -> Example:
+    return _engine_run(with_events(ON, change))
+
+
+def _engine_run(violating: RunHistory) -> Example:
+    claim = histories.claim("engine", {"on": "on"}, minima={"engines": 1})
+    return Example(claim, {"on": ON}, {"on": violating})
+
+
+def with_events(
+    run: RunHistory, change: Callable[[list[evidence.EngineEvent]], list[evidence.EngineEvent]]
+) -> RunHistory:
+    """The run of an engine to which other things happened."""
+    engine = run.engine
+    assert engine is not None
+    assert engine.events is not None
+    events = replace(engine.events, records=tuple(change(list(engine.events.records))))
+    return replace(run, engine=replace(engine, events=events))
+
+
+def before_stop(
+    *events: evidence.EngineEvent,
+) -> Callable[[list[evidence.EngineEvent]], list[evidence.EngineEvent]]:
+    """These events between `ready` and `stopped`."""
+    return lambda old: [*old[:2], *events, *old[2:]]
+
+
+def with_width(*, tie: bool) -> RunHistory:
+    """The literal run with replay on, one support wider than top_k."""
+    row = wider(edits.row_at(ON, "a", 2), tie=tie)
+    assert row.finite is not None
+    run = edits.edit_row(ON, "a", 2, finite=row.finite, logprob=row.logprob, rank=row.rank)
+    return edits.edit_support(run, "a", 2, sorted(row.finite.token_ids))
+
+
+def _halved(finite: evidence.Finite) -> evidence.Finite:
+    return msgspec.structs.replace(finite, logprobs=[QUARTER, *finite.logprobs[1:]])
+
+
+def _refused() -> RunHistory:
+    assert ON.outputs is not None
+    refusal = evidence.Refusal(request="b", error="ValueError", message="top_k must be > 0")
+    return replace(ON, outputs=replace(ON.outputs, records=(refusal, *ON.outputs.records)))
+
+
+def _parity() -> Example:
+    claim = histories.claim("parity", {"tp1": "tp1", "tp2": "tp2"})
+    violating = edits.edit_row(TP2, "a", 1, token_id=9, rank=3)
+    return Example(claim, {"tp1": TP1, "tp2": TP2}, {"tp1": TP1, "tp2": violating})
+
+
+def _acceptance() -> Example:
+    claim = histories.claim("acceptance", {"off": "off", "on": "on"})
+    violating = edits.edit_call(ON, 0, 1, 0, rejected=2)
+    return Example(claim, {"off": OFF, "on": ON}, {"off": OFF, "on": violating})
+
+
+EXAMPLES: Mapping[str, Example] = {
+    "mask.absent": _masks(edits.edit_emission(ON, 1, supports=[[2, 5, 9], [4, 9, 11]])),
+    "mask.row-alignment": _masks(edits.edit_support(ON, "a", 2, [2, 5, 9])),
+    "mask.membership": _masks(edits.edit_support(ON, "a", 2, [4, 11])),
+    "mask.support-alignment": _masks(edits.edit_support(ON, "a", 2, [4, 9])),
+    "mask.normalization": _masks(edits.edit_finite(ON, "a", 2, _halved)),
+    "mask.width": _masks(with_width(tie=False), clean=with_width(tie=True)),
+    "output.tokens": _outputs(edits.edit_row(ON, "a", 1, token_id=9)),
+    "output.logprobs": _outputs(
+        edits.edit_finite(
+            ON,
+            "a",
+            2,
+            lambda finite: msgspec.structs.replace(
+                finite, logprobs=[*finite.logprobs[:2], math.nextafter(QUARTER, 0)]
+            ),
+        )
+    ),
+    "output.ranks": _outputs(edits.edit_row(ON, "a", 1, rank=2)),
+    "output.acceptance": _acceptance(),
+    "output.tp-parity": _parity(),
+    "engine.crash": _engine(before_stop(histories.event("crashed", 5, "exit code -9", pids=[101]))),
+    "engine.hang": _engine(
+        before_stop(
+            histories.event("deadline", 5, "no step for 60 s"),
+            histories.event("stacks", 6, "py-spy", pids=[100, 101], paths=["stacks/100.txt"]),
+            histories.event("signalled", 7, "SIGKILL to the group"),
+        )
+    ),
+    "engine.leak": _engine(
+        before_stop(histories.event("remains", 5, "after SIGKILL", paths=["rpc/socket"]))
+    ),
+    "engine.refusal": _engine_run(_refused()),
+}
+"""Anomaly -> its example; the tests hold this complete over the table."""
