@@ -129,10 +129,12 @@ def _compare_run(a: RunHistory, b: RunHistory) -> RunComparison:
     divergences: list[Divergence] = []
     gaps: list[float] = []
     requests = rows = 0
-    for request, ours in answers_a.items():
-        theirs = answers_b.get(request)
-        if theirs is None or request in not_compared:
-            not_compared.setdefault(request, "only bundle A has outputs for it")
+    for request in {**answers_a, **answers_b, **_requests(a)}:
+        if request in not_compared:
+            continue
+        ours, theirs = answers_a.get(request), answers_b.get(request)
+        if ours is None or theirs is None:
+            not_compared[request] = _one_sided(ours, theirs)
             continue
         requests += 1
         rows += min(len(ours.rows), len(theirs.rows))
@@ -142,8 +144,7 @@ def _compare_run(a: RunHistory, b: RunHistory) -> RunComparison:
             divergences.append(divergence)
         elif not (ours.ended and theirs.ended):
             not_compared[request] = _unfinished(ours, theirs)
-    for request in answers_b.keys() - answers_a.keys():
-        not_compared.setdefault(request, "only bundle B has outputs for it")
+    divergences.sort(key=lambda found: found.where_a.line or 0)
     return RunComparison(
         a.id, requests, rows, tuple(divergences), not_compared, max(gaps, default=None)
     )
@@ -228,6 +229,12 @@ def _finish(record: evidence.Emission) -> str | None:
         return None
     stop = "" if record.stop_reason is None else f" ({record.stop_reason})"
     return record.finish_reason + stop
+
+
+def _one_sided(a: _Answer | None, b: _Answer | None) -> str:
+    if a is None and b is None:
+        return "neither bundle has outputs for it"
+    return f"only bundle {'A' if b is None else 'B'} has outputs for it"
 
 
 def _unfinished(a: _Answer, b: _Answer) -> str:

@@ -196,13 +196,11 @@ def _triton(version: str | None) -> Line:
 
 def _gpus(probes: Probes) -> Line:
     gpus = probes.gpus
-    if gpus.error is not None:
-        remedy = "runs on the CPU need none; for CUDA install NVIDIA's driver"
-        return Line("GPUs", "missing", gpus.error, remedy, CUDA)
-    driver = f" (driver {gpus.driver})" if gpus.driver else ""
-    found = f"{', '.join(gpus.names) or 'none'}{driver}"
+    driver = [f"driver {gpus.driver}"] if gpus.driver else []
+    found = "; ".join([", ".join(gpus.names) or "none", *driver, *gpus.notes])
     if not gpus.names:
-        return Line("GPUs", "missing", found, "make one visible to this machine or container", CUDA)
+        remedy = "runs on the CPU need none; for CUDA make a GPU and its driver visible here"
+        return Line("GPUs", "missing", found, remedy, CUDA)
     if len(gpus.names) == 1:
         remedy = "two ranks on CUDA want two GPUs"
         return Line("GPUs", "warn", found, remedy, frozenset({Ability("cuda", 2)}))
@@ -259,7 +257,9 @@ def _lock_folder(probes: Probes) -> Line:
     if folder.error is None:
         return Line("lock folder", "ok", folder.path)
     found = f"{folder.path}: {folder.error}"
-    return Line("lock folder", "missing", found, "make it writable for everyone who leases", ALL)
+    return Line(
+        "lock folder", "missing", found, "chmod 1777 it, or name a local one in TPRIG_LOCK_DIR", ALL
+    )
 
 
 def _cache_folder(probes: Probes) -> Line:

@@ -15,11 +15,15 @@ from pathlib import Path
 import msgspec
 import psutil
 
+import gpu_scheduler
+from gpu_scheduler.locks import DEFAULT_LOCK_DIR, LOCK_DIR_VARIABLE, LockFolder
+
 DEPENDENCIES = (
     "filelock",
     "msgspec",
     "numpy",
     "nvidia-ml-py",
+    "packaging",
     "psutil",
     "py-spy",
     "pytest",
@@ -28,7 +32,7 @@ DEPENDENCIES = (
     "scipy",
     "typer",
 )
-"""The distributions that tprig declares; a checkout has them without metadata of its own."""
+"""The distributions that tprig needs; a checkout has no metadata of its own to read them from."""
 
 INTERPRETER_DEADLINE_S = 60.0
 """A cold start from a network disk takes seconds; an interpreter that hangs must not hang us."""
@@ -69,12 +73,12 @@ class Interpreter:
 
 @dataclass(frozen=True)
 class Gpus:
-    """What NVML says."""
+    """The GPUs that this process may use."""
 
     names: tuple[str, ...]
-    driver: str | None
-    error: str | None = None
-    """Why NVML could not be asked; None when it was, even if it knows no GPU."""
+    driver: str | None = None
+    notes: tuple[str, ...] = ()
+    """Why there are none, or not more."""
 
 
 @dataclass(frozen=True)
@@ -91,8 +95,8 @@ class Folder:
     """A folder that tprig writes in."""
 
     path: str
-    error: str | None
-    """Why it cannot be written; None when it can."""
+    error: str | None = None
+    """Why it cannot be used; None when it can."""
 
 
 @dataclass(frozen=True)
@@ -126,29 +130,24 @@ class Probes:
     compiler: str | None
 
 
-def probe(
-    vllm_python: Path, bundles: Path, lock_folder: Path, cache_folder: Path, gpus: Gpus
-) -> Probes:
-    """Read this machine and leave nothing behind on it.
+def probe(vllm_python: Path, bundles: Path) -> Probes:
+    """Read this machine; what is left behind is the folder of locks, made for every user.
 
     Args:
         vllm_python: Interpreter of the vLLM under test.
         bundles: Where bundles will be written; it need not exist yet.
-        lock_folder: Where leases keep their locks.
-        cache_folder: Where reference checkpoints are kept.
-        gpus: What NVML says.
     """
     return Probes(
         python=sys.version_info[:2],
         missing_packages=missing_packages(),
         interpreter=ask_interpreter(vllm_python),
-        gpus=gpus,
+        gpus=gpus(),
         cores=len(os.sched_getaffinity(0)),
         memory_bytes=memory_bytes(),
         shared_memory=space(Path("/dev/shm")) if Path("/dev/shm").is_dir() else None,  # noqa: S108
         disk=space(bundles),
-        lock_folder=writable(lock_folder),
-        cache_folder=writable(cache_folder),
+        lock_folder=lock_folder(),
+        cache_folder=cache_folder(),
         tracing=tracing(),
         compiler=shutil.which("g++"),
     )
@@ -189,6 +188,21 @@ def _answer(path: str, process: subprocess.Popen[bytes], deadline_s: float) -> I
         return Interpreter(path, None, f"is no Python (exit code {process.returncode}){said}")
 
 
+def gpus() -> Gpus:
+    """Return the GPUs that CUDA would show this process, without those split into MIG instances."""
+    seen = gpu_scheduler.inventory()
+    value = os.environ.get("CUDA_VISIBLE_DEVICES")
+    shown = gpu_scheduler.visible(seen.devices, value)
+    whole = [gpu for gpu in shown if not gpu.mig_enabled]
+    notes = [seen.reason] if seen.reason else []
+    if len(shown) < len(seen.devices):
+        notes.append(f"CUDA_VISIBLE_DEVICES={value} shows {len(shown)} of {len(seen.devices)}")
+    if len(whole) < len(shown):
+        notes.append(f"{len(shown) - len(whole)} split into MIG instances, which are not leased")
+    driver = next((gpu.driver_version for gpu in seen.devices), None)
+    return Gpus(tuple(gpu.name for gpu in whole), driver, tuple(notes))
+
+
 def missing_packages() -> tuple[str, ...]:
     """Return those of tprig's own dependencies that this interpreter lacks."""
     return tuple(name for name in DEPENDENCIES if not _installed(name))
@@ -218,18 +232,34 @@ def space(path: Path) -> Space:
     return Space(str(path), usage.total, usage.free)
 
 
-def writable(folder: Path) -> Folder:
-    """Try to write a file in the folder, or where it will be made.
+def lock_folder() -> Folder:
+    """Open the folder that leases keep their locks in, as a lease would."""
+    path = os.environ.get(LOCK_DIR_VARIABLE) or str(DEFAULT_LOCK_DIR)
+    try:
+        LockFolder.default()
+    except gpu_scheduler.LockFolderError as error:
+        return Folder(path, error.found)
+    return Folder(path)
 
-    It is not made here: who makes it also decides who else may write in it.
-    """
+
+def cache_folder() -> Folder:
+    """Try the folder that reference checkpoints are kept in."""
+    try:
+        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    except RuntimeError as error:
+        return Folder("~/.cache", str(error))
+    return writable(Path(base) / "tprig" / "checkpoints")
+
+
+def writable(folder: Path) -> Folder:
+    """Try to write a file in the folder, or where it will be made."""
     there = _existing(folder)
     try:
         with tempfile.TemporaryFile(dir=there):
             pass
     except OSError as error:
         return Folder(str(folder), f"{error.strerror or error} ({there})")
-    return Folder(str(folder), None)
+    return Folder(str(folder))
 
 
 def _existing(path: Path) -> Path:

@@ -9,10 +9,9 @@ from rich.table import Table
 from rich.text import Text
 
 from tprig.compare import Comparison, Difference, Divergence, RunComparison
-from tprig.report.text import place, printable, shortened
+from tprig.report.text import one_line, place, shortened
 
 SHOWN_DIFFERENCES = 24
-SHOWN_GAPS = 6
 VALUE_LIMIT = 60
 
 
@@ -26,7 +25,7 @@ def _parts(found: Comparison, differences: Sequence[Difference]) -> Iterator[Ren
         yield _run_table(found.runs)
     for name, runs in (("A", found.only_a), ("B", found.only_b)):
         if runs:
-            yield Text(f"only in bundle {name}: {printable(', '.join(runs))}", style="yellow")
+            yield Text(f"only in bundle {name}: {one_line(', '.join(runs))}", style="yellow")
     yield from _gaps(found.runs)
     if found.divergences:
         yield from _divergence(found.divergences[0])
@@ -40,7 +39,7 @@ def _run_table(runs: Sequence[RunComparison]) -> Table:
     for run in runs:
         largest = run.largest_logprob_difference
         table.add_row(
-            Text(printable(run.run)),
+            Text(one_line(run.run)),
             str(run.requests),
             str(run.rows),
             Text(str(len(run.divergences)), style="bold red" if run.divergences else "green"),
@@ -50,29 +49,25 @@ def _run_table(runs: Sequence[RunComparison]) -> Table:
 
 
 def _gaps(runs: Sequence[RunComparison]) -> Iterator[Text]:
-    gaps = [
-        f"run {run.run}, {'all of it' if request == '*' else f'request {request}'}: {reason}"
-        for run in runs
-        for request, reason in run.not_compared.items()
-    ]
-    for gap in gaps[:SHOWN_GAPS]:
-        yield Text(f"not compared: {shortened(printable(gap))}", style="yellow")
-    if len(gaps) > SHOWN_GAPS:
-        yield Text(
-            f"not compared: {len(gaps) - SHOWN_GAPS} more (--json lists all)", style="yellow"
-        )
+    for run in runs:
+        gaps = [
+            reason if request == "*" else f"request {request}: {reason}"
+            for request, reason in run.not_compared.items()
+        ]
+        if gaps:
+            more = f", and {len(gaps) - 1} more (--json lists all)" if gaps[1:] else ""
+            gap = shortened(one_line(f"not all compared: run {run.run}, {gaps[0]}"))
+            yield Text(gap + more, style="yellow")
 
 
 def _divergence(first: Divergence) -> Iterator[Text]:
     row = "" if first.row is None else f", row {first.row}"
     yield Text(
-        printable(
-            f"first difference: run {first.run}, request {first.request}{row}: {first.field}"
-        ),
+        one_line(f"first difference: run {first.run}, request {first.request}{row}: {first.field}"),
         style="bold red",
     )
     for name, value, where in (("A", first.a, first.where_a), ("B", first.b, first.where_b)):
-        yield Text(f"  {name}: {shortened(printable(value))}  at {place(where)}")
+        yield Text(f"  {name}: {shortened(one_line(value))}  at {place(where)}")
     if first.token_row is not None and first.token_row != first.row:
         yield Text(f"  tokens part at row {first.token_row}")
 
@@ -91,7 +86,7 @@ def _conclusion(found: Comparison) -> str:
 def _difference_table(differences: Sequence[Difference]) -> RenderableType:
     table = _table("what else differs", "A", "B")
     for difference in differences[:SHOWN_DIFFERENCES]:
-        table.add_row(Text(printable(difference.what)), _value(difference.a), _value(difference.b))
+        table.add_row(Text(one_line(difference.what)), _value(difference.a), _value(difference.b))
     more = len(differences) - SHOWN_DIFFERENCES
     return Group(table, Text(f"and {more} more (--json lists all)")) if more > 0 else table
 
@@ -99,7 +94,7 @@ def _difference_table(differences: Sequence[Difference]) -> RenderableType:
 def _value(value: str | None) -> Text:
     if value is None:
         return Text("not said", style="dim")
-    return Text(shortened(printable(value), VALUE_LIMIT))
+    return Text(shortened(one_line(value), VALUE_LIMIT))
 
 
 def _table(*columns: str) -> Table:

@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tprig.doctor.diagnosis import ALL, Ability, Diagnosis, Line, Status
-from tprig.report.text import printable
+from tprig.report.text import one_line
 
 STYLES: dict[Status, str] = {"ok": "green", "warn": "yellow", "missing": "bold red"}
 
@@ -24,9 +24,9 @@ def diagnosis(found: Diagnosis) -> RenderableType:
 
 
 def _finding(line: Line) -> Text:
-    text = Text(printable(line.found))
+    text = Text(one_line(line.found))
     if line.remedy is not None:
-        text.append(f"\n{printable(line.remedy)}", style="italic")
+        text.append(f"\n{one_line(line.remedy)}", style="italic")
     return text
 
 

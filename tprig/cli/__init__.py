@@ -1,0 +1,5 @@
+"""The command `tprig`."""
+
+from tprig.cli.app import main
+
+__all__ = ["main"]

@@ -1,0 +1,186 @@
+"""The commands' arguments, and the promise that bad input never shows a traceback.
+
+A command's module is imported when it is called, so that `tprig --help` answers at once and
+`tprig check` needs nothing but what it uses.
+"""
+
+# ruff: noqa: PLC0415 (see above)
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, cast
+
+import typer
+
+USAGE = 4
+INTERRUPTED = 130
+
+# typer may carry its own copy of click, so the base of its errors is found through a public name.
+_ClickError = cast(
+    "type[typer.BadParameter]",
+    next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException"),
+)
+
+app = typer.Typer(
+    name="tprig",
+    help="Proves, or disproves, that a vLLM change is correct on tensor-parallel speculative "
+    "decoding.\n\nExit codes: 0 pass, 1 fail, 2 unknown, 3 the evidence is damaged, 4 usage or "
+    "environment.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+BundleFolder = Annotated[
+    Path, typer.Argument(metavar="BUNDLE", help="Folder that a run wrote.", show_default=False)
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+
+
+def _print_version(value: bool) -> None:  # noqa: FBT001 (typer's protocol)
+    if value:
+        typer.echo(f"tprig {_version()}")
+        raise typer.Exit
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("tprig")
+    except PackageNotFoundError:
+        return "unknown (not installed, run from a checkout)"
+
+
+@app.callback()
+def _common(
+    *,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version.", callback=_print_version, is_eager=True
+        ),
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def check(bundle: BundleFolder, *, json: AsJson = False) -> int:
+    """Verify a bundle's integrity and judge it again from its raw evidence.
+
+    Needs no GPU, no vLLM and no torch. Exit code: 0 pass, 1 fail, 2 unknown or interrupted,
+    3 damaged, 4 no bundle.
+    """
+    from tprig.cli import check as command
+
+    return command.run(bundle, as_json=json)
+
+
+@app.command()
+def compare(
+    a: Annotated[Path, typer.Argument(metavar="A", help="A bundle.", show_default=False)],
+    b: Annotated[Path, typer.Argument(metavar="B", help="Another one.", show_default=False)],
+    *,
+    json: AsJson = False,
+) -> int:
+    """Find the first place where two bundles' outputs differ, and what may explain it.
+
+    Runs are paired by id. Exit code: 0 equal, 1 different, 2 not everything could be compared,
+    3 one is damaged, 4 no bundle.
+    """
+    from tprig.cli import compare as command
+
+    return command.run(a, b, as_json=json)
+
+
+@app.command()
+def report(bundle: BundleFolder) -> int:
+    """Print a bundle's verdicts as Markdown, to paste into a pull request.
+
+    They are judged again; stored verdicts are not trusted. Exit code: as of `tprig check`.
+    """
+    from tprig.cli import report as command
+
+    return command.run(bundle)
+
+
+@app.command()
+def doctor(
+    vllm_python: Annotated[
+        Path | None,
+        typer.Option(help="Interpreter of the vLLM under test; by default the one running this."),
+    ] = None,
+    *,
+    json: AsJson = False,
+) -> int:
+    """Say what this machine can run, and what is missing and how to get it.
+
+    Exit code: 0 when TP1 and TP2 can run on some platform, 2 when only a part can, 4 when nothing
+    can.
+    """
+    from tprig.cli import doctor as command
+
+    return command.run(vllm_python or Path(sys.executable), as_json=json)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run `tprig` and return its exit code.
+
+    Args:
+        arguments: What follows the command's name; by default this process's.
+    """
+    _tolerate_any_encoding()
+    try:
+        return _dispatch(sys.argv[1:] if arguments is None else list(arguments))
+    except (KeyboardInterrupt, typer.Abort):
+        return INTERRUPTED
+    except Exception as error:  # noqa: BLE001 (the last resort)
+        if os.environ.get("TPRIG_TRACEBACK") == "1":
+            traceback.print_exc()
+        else:
+            _complain(error)
+        return USAGE
+
+
+def _dispatch(arguments: list[str]) -> int:
+    command = typer.main.get_command(app)
+    try:
+        # Not stand-alone, because click would then exit with codes of its own: 2 is ours.
+        code = command.main(args=arguments, prog_name="tprig", standalone_mode=False)
+    except _ClickError as error:
+        error.show()
+        return USAGE
+    return code if isinstance(code, int) else 0
+
+
+def _complain(error: Exception) -> None:
+    from tprig.bundle import BundleError
+    from tprig.report.text import one_line
+
+    expected = isinstance(error, (BundleError, OSError))
+    name = "" if expected else f"unexpected {type(error).__name__}: "
+    print(one_line(f"tprig: {name}{error}"), file=sys.stderr)
+    if not expected:
+        print(
+            "This is a fault of tprig. Please report it with what TPRIG_TRACEBACK=1 adds, to whom "
+            "you have tprig from.",
+            file=sys.stderr,
+        )
+
+
+def _tolerate_any_encoding() -> None:
+    """Let what a terminal cannot show come out as an escape, not as an exception."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            with contextlib.suppress(OSError, ValueError):
+                stream.reconfigure(errors="backslashreplace")

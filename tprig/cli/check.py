@@ -1,0 +1,89 @@
+"""`tprig check BUNDLE`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from tprig import evidence
+from tprig.bundle import Bundle
+from tprig.checkers.anomalies import ANOMALIES, blame
+from tprig.cli.opening import opened
+from tprig.cli.terminal import show, write_json
+from tprig.judged import Change, Judged, judge_again
+from tprig.report.summary import counter_example, summary
+from tprig.report.text import one_line
+
+
+def run(root: Path, *, as_json: bool) -> int:
+    """Check a bundle and return the exit code."""
+    bundle = opened(root)
+    judged = judge_again(bundle)
+    if as_json:
+        write_json(_document(bundle, judged))
+    else:
+        show(*_parts(bundle, judged))
+    return judged.exit_code
+
+
+def _document(bundle: Bundle, judged: Judged) -> dict[str, object]:
+    verdicts = judged.verdicts
+    return {
+        "bundle": one_line(str(bundle.root)),
+        "digest": bundle.digest,
+        "sealed": bundle.sealed,
+        "exit_code": judged.exit_code,
+        "overall": judged.overall,
+        "problems": bundle.problems,
+        "verdicts": verdicts.verdicts if verdicts else [],
+        "stored_verdicts_differ": judged.changes,
+    }
+
+
+def _parts(bundle: Bundle, judged: Judged) -> Iterator[RenderableType]:
+    for problem in bundle.problems:
+        style = "bold red" if problem.kind == "damaged" else "yellow"
+        yield Text(one_line(str(problem)), style=style)
+    if judged.verdicts is not None:
+        yield summary(judged.verdicts.verdicts)
+        yield from _first_counter_example(judged.verdicts.verdicts)
+    yield from _stored(judged.changes)
+    yield Text(_conclusion(bundle, judged), style="bold")
+
+
+def _first_counter_example(verdicts: Sequence[evidence.Verdict]) -> Iterator[RenderableType]:
+    failing = [v for v in verdicts if v.verdict == "fail" and v.findings]
+    if not failing:
+        return
+    # The most specific cause explains the others.
+    first = min(failing, key=lambda verdict: blame(verdict.findings[0].anomaly))
+    shown = counter_example(first)
+    if shown is not None:
+        yield shown
+    anomaly = ANOMALIES.get(first.findings[0].anomaly)
+    if anomaly is not None:
+        yield Text(f"  {anomaly.name}: {anomaly.definition}\n  look at: {anomaly.look_at}")
+
+
+def _stored(changes: Sequence[Change]) -> Iterator[Text]:
+    for change in changes:
+        yield Text(
+            one_line(
+                f"stored verdict differs: {change.claim}: stored {change.stored}; the evidence "
+                f"gives {change.found}"
+            ),
+            style="yellow",
+        )
+
+
+def _conclusion(bundle: Bundle, judged: Judged) -> str:
+    name = one_line(str(bundle.root))
+    if judged.verdicts is None:
+        return f"damaged: {name} was changed or is malformed; nothing in it was judged"
+    interrupted = "" if bundle.sealed else ", of a run that was interrupted"
+    open_end = judged.overall != judged.verdicts.worst
+    rest = "; what it holds passes, but it is not whole" if open_end else ""
+    return f"{judged.overall}: {name}{interrupted}{rest}"
