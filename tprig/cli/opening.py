@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from tprig.bundle import Bundle, BundleError, load
@@ -16,7 +15,11 @@ def opened(root: Path) -> Bundle:
     Raises:
         BundleError: when there is no folder, it cannot be opened, or it is no bundle.
     """
-    if root.is_dir() and not any(os.path.lexists(root / name) for name in (MANIFEST, "plan.json")):
+    try:
+        names = {path.name for path in root.iterdir()}
+    except OSError:
+        return load(root)  # which says why it cannot be opened
+    if names.isdisjoint({MANIFEST, "plan.json"}):
         raise BundleError(
             f"{one_line(str(root))} is no bundle: expected {MANIFEST} or plan.json in it, found "
             "neither; name the folder that a run wrote (its last line says where)"
