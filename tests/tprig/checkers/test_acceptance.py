@@ -161,6 +161,13 @@ def test_emitted_tokens_are_the_sampled_ones() -> None:
     )
 
 
+def test_a_sampled_token_that_was_left_out_is_told() -> None:
+    (finding,) = judged(edits.edit_emission(ON, 1, first=2)).findings
+    assert "expected the emitted token to be 5" in finding.message
+    assert "found no such row" in finding.message
+    assert (finding.where.line, finding.where.row) == (3, 1)
+
+
 def test_the_end_of_a_request_cuts_its_last_verification() -> None:
     run = with_last_call(ON, call([5, 9, 6], [5, 9, 6, 2]))
     assert messages(counting(run, 1, 3, 1, 1, 1)) == []
