@@ -95,9 +95,15 @@ def describe_process(pid: int) -> str:
         return f"pid {pid} of the host"
     try:
         process = psutil.Process(pid)
-        return f"pid {pid} ({process.username()}: {shlex.join(process.cmdline())[:120]})"
+        command = shlex.join(process.cmdline())[:120]
+        return printable(f"pid {pid} ({process.username()}: {command})")
     except psutil.Error:
         return f"pid {pid}"
+
+
+def printable(text: str) -> str:
+    """Keeps what another user wrote from steering this user's terminal."""
+    return "".join(character if character.isprintable() else "?" for character in text)
 
 
 def core_slots() -> tuple[CoreSlot, ...]:

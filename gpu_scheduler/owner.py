@@ -55,7 +55,7 @@ class Owner:
         fate = {True: "alive", False: "gone", None: "not visible from here"}[is_alive(self)]
         age_s = max(0.0, time.time() - self.since_unix_s)
         who = f"{self.user}@{self.host} pid {self.pid} ({fate})"
-        return _printable(f"{who} for {self.test}, {age_s:.0f} s ago, by: {self.command[:120]}")
+        return host.printable(f"{who} for {self.test}, {age_s:.0f} s ago, by: {self.command[:120]}")
 
 
 def encode(owner: Owner) -> bytes:
@@ -97,11 +97,6 @@ def is_alive(owner: Owner) -> bool | None:
     if token is None:
         return host.is_running(owner.pid)
     return None if owner.start_token is None else token == owner.start_token
-
-
-def _printable(text: str) -> str:
-    """Keeps another user's record from steering this user's terminal."""
-    return "".join(character if character.isprintable() else "?" for character in text)
 
 
 def _is_text(value: object) -> bool:

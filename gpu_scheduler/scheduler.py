@@ -263,7 +263,7 @@ class _Acquisition:
             refusals = self._recorded_leases()
         else:
             usable = len(self._candidates) - len(self._refusals)
-            found = f"{usable} of them usable at the same time"
+            found = f"{usable} of {len(self._candidates)} usable at the same time"
             refusals = self._refusals
         return LeaseTimeout(
             expected=f"{self._request} within {self._wait_s:g} s",

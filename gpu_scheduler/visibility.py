@@ -3,6 +3,9 @@
 The rules are CUDA's (CUDA C++ Programming Guide, "CUDA Environment Variables"): a comma-separated
 list of ordinals or of UUIDs, which may be cut short as long as they stay unique; the first entry
 that names no device hides itself and all that follow; a device named twice makes none visible.
+What the guide leaves open is as driver 580.159 does it: the first entry decides whether all are
+ordinals or UUIDs; an ordinal ends at its last digit and what follows is ignored; UUIDs are compared
+by their hexadecimal digits alone.
 """
 
 from __future__ import annotations
@@ -13,6 +16,9 @@ from collections.abc import Mapping, Sequence
 from gpu_scheduler.device import CoreSlot, Device, Gpu
 from gpu_scheduler.errors import VisibilityError
 
+_ORDINAL = re.compile(r"\s*([+-]?)0*([0-9]{1,9})(?![0-9])", re.ASCII)
+_UUID_DIGITS = 32
+
 
 def visible(gpus: Sequence[Gpu], value: str | None) -> tuple[Gpu, ...]:
     """Returns the GPUs that CUDA would show a process, in CUDA's order.
@@ -20,14 +26,15 @@ def visible(gpus: Sequence[Gpu], value: str | None) -> tuple[Gpu, ...]:
     Args:
         gpus: All GPUs of the host, in PCI bus order.
         value: CUDA_VISIBLE_DEVICES; `None` when it is not set. Ordinals are read in PCI bus order
-            (see `check_order`). MIG instances are not modelled, so an entry `MIG-...` names no
-            device here.
+            (see `check_order`). MIG instances are not modelled, so that an entry `MIG-...` names
+            no device here, nor does an ordinal so large that CUDA would cut it to 32 bits.
     """
     if value is None:
         return tuple(gpus)
+    named = _by_uuid if value.startswith("GPU-") else _by_ordinal
     chosen: list[Gpu] = []
     for entry in value.split(","):
-        gpu = _named(gpus, entry.strip())
+        gpu = named(gpus, entry)
         if gpu is None:
             break
         if gpu in chosen:
@@ -50,7 +57,7 @@ def check_order(gpus: Sequence[Gpu], environment: Mapping[str, str]) -> None:
     value = environment.get("CUDA_VISIBLE_DEVICES", "")
     order = environment.get("CUDA_DEVICE_ORDER")
     models = sorted({gpu.name for gpu in gpus})
-    if order == "PCI_BUS_ID" or len(models) < 2 or not re.match(r"\s*[0-9]", value):
+    if order == "PCI_BUS_ID" or len(models) < 2 or not _ORDINAL.match(value):
         return
     raise VisibilityError(
         expected="CUDA_DEVICE_ORDER=PCI_BUS_ID beside ordinals in CUDA_VISIBLE_DEVICES",
@@ -85,12 +92,24 @@ def affinity(devices: Sequence[Device]) -> frozenset[int] | None:
     return cores or None
 
 
-def _named(gpus: Sequence[Gpu], entry: str) -> Gpu | None:
-    """Returns the one GPU that an entry names."""
-    if re.fullmatch(r"[0-9]+", entry):
-        matches = [gpu for gpu in gpus if gpu.index == int(entry)]
-    elif entry.startswith("GPU-"):
-        matches = [gpu for gpu in gpus if gpu.uuid.startswith(entry)]
-    else:
-        matches = []
+def _by_ordinal(gpus: Sequence[Gpu], entry: str) -> Gpu | None:
+    match = _ORDINAL.match(entry)
+    if match is None or (match[1] == "-" and int(match[2]) != 0):
+        return None
+    return next((gpu for gpu in gpus if gpu.index == int(match[2])), None)
+
+
+def _by_uuid(gpus: Sequence[Gpu], entry: str) -> Gpu | None:
+    digits, rest = _uuid_digits(entry)
+    cut_short = len(digits) < _UUID_DIGITS
+    if not entry.startswith("GPU-") or entry == "GPU-" or (rest and cut_short):
+        return None
+    matches = [gpu for gpu in gpus if _uuid_digits(gpu.uuid)[0].startswith(digits[:_UUID_DIGITS])]
     return matches[0] if len(matches) == 1 else None
+
+
+def _uuid_digits(uuid: str) -> tuple[str, str]:
+    """Splits `GPU-<UUID>...` into the UUID's hexadecimal digits and what follows them."""
+    body = uuid.removeprefix("GPU-")
+    rest = body.lstrip("0123456789abcdefABCDEF-")
+    return body[: len(body) - len(rest)].replace("-", "").lower(), rest

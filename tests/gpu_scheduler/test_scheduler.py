@@ -72,7 +72,7 @@ def test_leases_of_one_process_exclude_each_other(host: FakeNvml) -> None:
 
 def test_all_or_none(host: FakeNvml) -> None:
     with gpus(1):
-        with pytest.raises(LeaseTimeout, match="1 of them usable"):
+        with pytest.raises(LeaseTimeout, match="1 of 2 usable"):
             gpus(2)
         with gpus(1) as rest:  # what the failed request had taken is free again
             assert ids(rest) == [host.gpus[1].uuid]
@@ -148,7 +148,7 @@ def test_wide_request_keeps_what_it_has_while_it_waits(folder: LockFolder) -> No
 def test_request_that_gives_up_lets_the_next_one_in() -> None:
     with holder(1) as other:
         other.hear()
-        with pytest.raises(LeaseTimeout, match="1 of them usable"):
+        with pytest.raises(LeaseTimeout, match="1 of 2 usable"):
             gpus(2, wait_s=0.05)
         gpus(1).release()
 

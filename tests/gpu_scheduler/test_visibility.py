@@ -40,11 +40,42 @@ GPUS = tuple(replace(gpu(None), uuid=uuid, index=n) for n, uuid in enumerate(UUI
         ("0,9,0", [0]),
         ("MIG-GPU-aaaa-1/0/0", []),
         ("NoDevFiles", []),
-        ("٣", []),  # digits to Python, not to CUDA
+        ("0,GPU-cccc-3", [0]),  # the first entry decides the form of all
+        ("GPU-cccc-3,0", [2]),
+        ("MIG-cccc-3", []),
     ],
 )
 def test_outer_value(value: str | None, ordinals: list[int]) -> None:
     assert [each.index for each in visible(GPUS, value)] == ordinals
+
+
+UUID = "GPU-be19222f-9334-0519-4c03-af36a4a8f58b"
+ONE_GPU = (replace(GPUS[0], uuid=UUID),)
+SHOWN_BY_CUDA = (
+    *("0", " 0", "0 ", "\t0", "00", "+0", "-0", "0x0", "0abc", "0 1", "0.5", "0_0", "0;0"),
+    *("0,1", "0, 1", "0,", "0,-1", "0,,0", "0,9,0", "0,x,0", f"0,{UUID}", "0,MIG-x", "0,GPU-x,0"),
+    *(UUID, UUID.upper(), UUID[:8], UUID[:5], UUID[:13], "GPU-be-19", "GPU-be19222f9334", "GPU--"),
+    *(f"{UUID}0", f"{UUID} ", f"{UUID}-0", f"{UUID}--", f"{UUID}/0/0"),
+    *(f"{UUID},0", f"{UUID},x", f"{UUID},GPU-", f"{UUID},9,{UUID}"),
+)
+HIDDEN_BY_CUDA = (
+    *("", "-1", "1,0", ",0", "x,0", "\u0660", "all", "none", "NoDevFiles", "4294967297", "9" * 23),
+    *("0,0", "0,+0", "-0,0", "0,0x0", " 0 ,0", f"{UUID},{UUID}", "GPU-be19,GPU-be192"),
+    *(f"{UUID}x,GPU-be192", f" {UUID}", f"gpu-{UUID[4:]}", UUID.replace("-", "", 1)),
+    *("GPU", "GPU-", "GPU-x", "GPU-be19x", "GPU-be19 ", "GPU-be19\t", "GPU-be19222f-x"),
+    f"MIG-{UUID}/0/0",
+)
+
+
+@pytest.mark.parametrize("value", SHOWN_BY_CUDA)
+def test_one_gpu_is_shown_where_cuda_showed_it(value: str) -> None:
+    """Seen with cuDeviceGetCount of driver 580.159.04 on a host of one H200."""
+    assert visible(ONE_GPU, value) == ONE_GPU
+
+
+@pytest.mark.parametrize("value", HIDDEN_BY_CUDA)
+def test_one_gpu_is_hidden_where_cuda_hid_it(value: str) -> None:
+    assert visible(ONE_GPU, value) == ()
 
 
 @given(st.lists(st.sampled_from(GPUS), unique=True, min_size=1))
