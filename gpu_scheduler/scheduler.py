@@ -160,7 +160,9 @@ class _Acquisition:
         except BaseException:
             self._let_go()
             raise
-        devices = tuple(self._snapshots[device_id] for device_id in self._held)
+        # In the order of the candidates: a device that was waited for was taken last.
+        ids = [device.id for device in self._candidates if device.id in self._held]
+        devices = tuple(self._snapshots[device_id] for device_id in ids)
         return Lease(devices, tuple(self._held.values()), self._waited_s())
 
     def _stand_at_head(self) -> bool:
@@ -227,7 +229,7 @@ class _Acquisition:
         for device_id in tuple(self._held):
             device = self._snapshots.get(device_id)
             if device is None:
-                reason: str | None = f"no longer there ({note})"
+                reason: str | None = f"no longer there ({note or 'the driver says no more'})"
             else:
                 reason = objection(device, self._request, host.describe_process)
             if reason is not None:
