@@ -435,7 +435,6 @@ def _arm_facts(arm: evidence.Arm) -> dict[str, str]:
         "engine core as its own process": str(arm.core_process),
         "interpreter": arm.python,
         "source tree": arm.tree or "none",
-        "recorders": ", ".join(sorted(arm.recorders)) or "none",
     }
     arguments = {
         f"engine argument {name}": bytes(value).decode() for name, value in arm.engine_args.items()
@@ -451,7 +450,8 @@ def _machine_facts(environment: evidence.Environment | None) -> dict[str, str]:
         **_repository_facts("tprig", environment.tprig),
         **_repository_facts("tree under test", environment.tree),
         "GPUs": ", ".join(f"{gpu.name} {gpu.uuid}" for gpu in environment.gpus) or "none",
-        "GPU driver": ", ".join(sorted({gpu.driver for gpu in environment.gpus})) or "none",
+        "GPU driver": ", ".join(sorted({gpu.driver or "unknown" for gpu in environment.gpus}))
+        or "none",
         "CPU": environment.cpu,
         "cores": str(environment.cpu_count),
         "memory": f"{environment.memory_bytes} bytes",

@@ -8,7 +8,6 @@ import os
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NoReturn
 
 import msgspec
@@ -28,7 +27,7 @@ EXIT_CODE_WAIT_S = 1.0
 class EngineError(Exception):
     """An engine could not be had, or was lost; `event` is what the evidence calls it."""
 
-    def __init__(self, event: str, message: str) -> None:
+    def __init__(self, event: evidence.EventName, message: str) -> None:
         super().__init__(message)
         self.event = event
 
@@ -64,6 +63,21 @@ class Order:
     faults: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Seat:
+    """Where an engine runs: what its lease gave it.
+
+    Attributes:
+        devices: ids, for the record.
+        affinity: cores; None leaves them as they are.
+        environment: variables that show the engine these devices.
+    """
+
+    devices: Sequence[str] = ()
+    affinity: frozenset[int] | None = None
+    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
 Progress = Callable[[str, int, float], None]
 """Called with a run's id, the rows so far and the elapsed seconds."""
 
@@ -85,10 +99,7 @@ class Engine:
         template: Template,
         writer: Writer,
         deadlines: Deadlines | None = None,
-        devices: Sequence[str] = (),
-        affinity: frozenset[int] | None = None,
-        lease_environment: Mapping[str, str] | None = None,
-        recorders: Sequence[str] = ("verification",),
+        seat: Seat | None = None,
     ) -> None:
         self.id = engine_id
         self.spec = spec
@@ -96,12 +107,10 @@ class Engine:
         self._template = template
         self._writer = writer
         self._deadlines = deadlines or Deadlines()
-        self._devices = list(devices)
-        self._affinity = affinity
-        self._lease_environment = dict(lease_environment or {})
+        self._seat = seat or Seat()
         self._began_ns = time.monotonic_ns()
         self._folder = f"engines/{engine_id}"
-        writer.document(f"{self._folder}/spec.json", spec.arm(list(recorders)))
+        writer.document(f"{self._folder}/spec.json", spec.arm())
         self._events = writer.stream(f"{self._folder}/events.jsonl", "engine", engine_id)
         self._log = writer.path(f"{self._folder}/logs/host.log")
         self._footprint = Footprint(engine_id)
@@ -138,10 +147,10 @@ class Engine:
             "shm_prefix": self._footprint.shm_prefix,
             "log": str(self._log),
             "platform": self.spec.platform,
-            "environment": {**self.spec.process_environment, **self._lease_environment},
+            "environment": {**self.spec.process_environment, **self._seat.environment},
             "engine_args": self.spec.engine_arguments,
             "core_process": self.spec.core_process,
-            "affinity": None if self._affinity is None else sorted(self._affinity),
+            "affinity": None if self._seat.affinity is None else sorted(self._seat.affinity),
             "seams": self.spec.seams,
         }
 
@@ -159,7 +168,7 @@ class Engine:
             versions=message.versions,
             config=message.config,
             pids=message.pids,
-            devices=self._devices,
+            devices=list(self._seat.devices),
             seams=message.seams,
             vocab_size=message.vocab_size,
         )
@@ -195,6 +204,7 @@ class Engine:
                 id=order.run,
                 engine=self.id,
                 test=order.test,
+                recorders=list(order.recorders),
                 faults=[name for names in order.faults.values() for name in names],
                 started=started,
                 elapsed_s=time.monotonic() - began_s,
@@ -223,7 +233,7 @@ class Engine:
             message = self._expect(self._deadlines.progress_s, f"the next output of run {run}")
             if isinstance(message, messages.Done):
                 return
-            if isinstance(message, evidence.Step):
+            if isinstance(message, (evidence.Step, evidence.Fault)):
                 steps.write(message)
                 if progress is not None:
                     progress(run, rows, time.monotonic() - began_s)
@@ -267,7 +277,7 @@ class Engine:
         self._lost = True
         raise EngineError("deadline", f"engine {self.id} hangs: {detail}{self._words()}")
 
-    def _fail(self, event: str, detail: str) -> NoReturn:
+    def _fail(self, event: evidence.EventName, detail: str) -> NoReturn:
         self._lost = True
         self._tell(event, detail)
         words = "" if event == "refused" else self._words()
@@ -285,6 +295,16 @@ class Engine:
         self._tell("stacks", f"{len(paths)} processes", pids=pids, paths=paths)
 
     # --- stop --------------------------------------------------------------------------------
+
+    def abort(self) -> None:
+        """Kill the engine at once, from any thread; whoever waits for it hears of its end.
+
+        `stop` is still to be called.
+        """
+        self._lost = True
+        for pid in self._footprint.pids():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def stop(self) -> Remains:
         """Stop the engine in stages and prove that nothing of it is left.
@@ -308,7 +328,9 @@ class Engine:
         if not self._lost and self._ask_to_stop():
             self._await_gone()
             self._tell_orphans()
-        stages = (signal.SIGKILL,) if self._lost else (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
+        stages = (
+            (signal.SIGKILL,) if self._lost else (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
+        )
         for stage in stages:
             if self._footprint.pids():
                 self._signal(stage)
@@ -357,7 +379,12 @@ class Engine:
         return found
 
     def _tell(
-        self, event: Any, detail: str, *, pids: Sequence[int] = (), paths: Sequence[str] = ()
+        self,
+        event: evidence.EventName,
+        detail: str,
+        *,
+        pids: Sequence[int] = (),
+        paths: Sequence[str] = (),
     ) -> None:
         at_ns = time.monotonic_ns() - self._began_ns
         self._events.write(

@@ -165,22 +165,25 @@ class Fault(Record, frozen=True, kw_only=True, tag="fault"):
     detail: str
 
 
+EventName = Literal[
+    "launching",
+    "ready",
+    "refused",
+    "crashed",
+    "deadline",
+    "stacks",
+    "signalled",
+    "stopped",
+    "remains",
+    "cleaned",
+    "lost",
+]
+
+
 class EngineEvent(Record, frozen=True, kw_only=True, tag="engine"):
     """What happened to an engine, in order, as the client saw it."""
 
-    event: Literal[
-        "launching",
-        "ready",
-        "refused",
-        "crashed",
-        "deadline",
-        "stacks",
-        "signalled",
-        "stopped",
-        "remains",
-        "cleaned",
-        "lost",
-    ]
+    event: EventName
     at_ns: Count
     """From the engine's launch, on the client's monotonic clock."""
     detail: str
@@ -200,7 +203,7 @@ class LedgerEvent(Record, frozen=True, kw_only=True, tag="test"):
 
 
 OutputRecord = Emission | Refusal
-StepRecord = Step
+StepRecord = Step | Fault
 RankRecord = Verification | StageDigest | Seam | Fault
 EngineRecord = EngineEvent
 LedgerRecord = LedgerEvent
@@ -263,7 +266,6 @@ class Arm(Record, frozen=True, kw_only=True):
     """SHA-256 over the checkpoint's files (names and contents)."""
     core_process: bool
     """True when the engine core runs as a process of its own."""
-    recorders: list[str]
 
 
 class Effective(Record, frozen=True, kw_only=True):
@@ -290,6 +292,8 @@ class Run(Record, frozen=True, kw_only=True):
     id: Name
     engine: Name
     test: str
+    recorders: list[str]
+    """What was recorded in the workers, by name."""
     faults: list[str]
     started: str
     """UTC, ISO 8601."""
@@ -354,8 +358,8 @@ class Gpu(Record, frozen=True, kw_only=True):
     uuid: str
     name: str
     pci_bus_id: str
-    memory_total_bytes: Count
-    driver: str
+    memory_total_bytes: Count | None
+    driver: str | None
 
 
 class Repository(Record, frozen=True, kw_only=True):

@@ -96,4 +96,5 @@ FromHost = (
     | evidence.Emission
     | evidence.Refusal
     | evidence.Step
+    | evidence.Fault
 )

@@ -114,7 +114,7 @@ class EngineSpec:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, EngineSpec) and self.key == other.key
 
-    def arm(self, recorders: list[str]) -> evidence.Arm:
+    def arm(self) -> evidence.Arm:
         """The record of this spec for the bundle."""
         return evidence.Arm(
             python=self.python,
@@ -128,7 +128,6 @@ class EngineSpec:
             environment=dict(sorted(self.process_environment.items())),
             model_digest=checkpoint_digest(self.model),
             core_process=self.core_process,
-            recorders=recorders,
         )
 
 

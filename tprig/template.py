@@ -6,6 +6,7 @@ import dataclasses
 import os
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -51,6 +52,8 @@ class Template:
         self._log = log
         self._codes: dict[int, int] = {}
         self._forked: dict[str, int] = {}
+        # Engines are started and stopped by several threads; the channel is one.
+        self._lock = threading.RLock()
         started_s = time.monotonic()
         self._process, self._wire = self._spawn(overlay, environment)
         try:
@@ -121,9 +124,9 @@ class Template:
         """
         ours, theirs = socket.socketpair()
         try:
-            with theirs:
+            with self._lock, theirs:
                 self._wire.send(dict(request), [theirs.fileno()])
-            return Child(self._await_fork(request["engine"]), ours)
+                return Child(self._await_fork(request["engine"]), ours)
         except (PeerGoneError, WaitExpiredError) as error:
             ours.close()
             raise TemplateError(
@@ -140,8 +143,9 @@ class Template:
         """How a forked host ended: its exit code, negative for a signal, None if not known."""
         deadline_s = time.monotonic() + timeout_s
         try:
-            while pid not in self._codes:
-                self._hear(max(0.0, deadline_s - time.monotonic()))
+            with self._lock:
+                while pid not in self._codes:
+                    self._hear(max(0.0, deadline_s - time.monotonic()))
         except (PeerGoneError, WaitExpiredError):
             return None
         return self._codes[pid]

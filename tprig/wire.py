@@ -26,7 +26,7 @@ class WaitExpiredError(Exception):
 class Wire(Generic[M]):
     """One end of a stream socket that carries JSON lines of a union of structs."""
 
-    def __init__(self, sock: socket.socket, union: Any) -> None:
+    def __init__(self, sock: socket.socket, union: Any) -> None:  # noqa: ANN401 - a type form
         self._socket = sock
         self._decoder: msgspec.json.Decoder[M] = msgspec.json.Decoder(union)
         self._buffer = bytearray()
@@ -63,14 +63,16 @@ class Wire(Generic[M]):
         deadline_s = time.monotonic() + timeout_s
         while (line := self._line()) is None:
             left_s = max(0.0, deadline_s - time.monotonic())
-            readable, _, _ = select.select([self, *watched], [], [], left_s)
-            if self in readable:
+            mine = self.fileno()
+            readable, _, _ = select.select([mine, *watched], [], [], left_s)
+            if mine in readable:
                 self._read()
             elif readable:
-                return int(readable[0])
+                return readable[0]
             else:
                 raise WaitExpiredError(f"no message within {timeout_s:g} s")
-        return self._decoder.decode(line)
+        message: M = self._decoder.decode(line)
+        return message
 
     def _line(self) -> bytes | None:
         end = self._buffer.find(b"\n", self._scanned)

@@ -318,6 +318,7 @@ def _history(
         id=name,
         engine=f"engine-{name}",
         test=f"suites/test_correctness.py::test_outputs[tp{tp}]",
+        recorders=["verification"],
         faults=[],
         started="2026-12-01T08:00:10.000000Z",
         elapsed_s=1.5,
@@ -388,7 +389,6 @@ def _arm(*, tp: int, masks: bool) -> evidence.Arm:
         environment={},
         model_digest="0" * 64,
         core_process=False,
-        recorders=["verification"],
     )
 
 

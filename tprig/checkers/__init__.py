@@ -6,14 +6,17 @@
 from collections.abc import Mapping
 
 from tprig.checkers.acceptance import ACCEPTANCE
+from tprig.checkers.caught import CAUGHT
 from tprig.checkers.checker import Checker
+from tprig.checkers.coverage import COVERAGE
 from tprig.checkers.engine import ENGINE
 from tprig.checkers.masks import MASKS
 from tprig.checkers.outputs import OUTPUTS
 from tprig.checkers.parity import PARITY
 
 CHECKERS: Mapping[str, Checker] = {
-    checker.name: checker for checker in (MASKS, OUTPUTS, ACCEPTANCE, PARITY, ENGINE)
+    checker.name: checker
+    for checker in (MASKS, OUTPUTS, ACCEPTANCE, PARITY, ENGINE, COVERAGE, CAUGHT)
 }
 
 __all__ = ["CHECKERS", "Checker"]

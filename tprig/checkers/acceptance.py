@@ -38,7 +38,7 @@ from tprig.checkers.verified import (
     verifications,
 )
 from tprig.checkers.wording import counted, tokens
-from tprig.evidence import Claim, Finding, Location, Step, Verification, Verified
+from tprig.evidence import Claim, Finding, Location, Step, StepRecord, Verification, Verified
 from tprig.history import RunHistory
 
 ANOMALY = "output.acceptance"
@@ -279,11 +279,11 @@ def _against_counters(arm: _Arm, judgement: Judgement) -> Iterator[Finding]:
             )
 
 
-def _counters(steps: tuple[Step, ...], emitting: set[int]) -> tuple[dict[str, int], int]:
+def _counters(records: tuple[StepRecord, ...], emitting: set[int]) -> tuple[dict[str, int], int]:
     """Sums of vLLM's counters, and in how many steps they are unknown."""
     found = {"drafts": 0, "draft tokens": 0, "accepted tokens": 0}
     unknown = 0
-    for step in steps:
+    for step in (record for record in records if isinstance(record, Step)):
         if step.drafts is None or step.draft_tokens is None or step.accepted_tokens is None:
             unknown += step.running is None and step.step in emitting
             continue

@@ -53,13 +53,13 @@ def main(channel: Channel, request: dict[str, Any]) -> int:
 
 
 def _redirect(log: str) -> None:
-    """vLLM logs to stdout and stderr, each process on its own: both go to the engine's log."""
+    """Send what vLLM logs to stdout and stderr, in every process, to the engine's log."""
     target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(target, 1)
     os.dup2(target, 2)
     os.close(target)
-    os.set_inheritable(1, True)
-    os.set_inheritable(2, True)
+    for descriptor in (1, 2):
+        os.set_inheritable(descriptor, True)  # noqa: FBT003 - positional only
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
 
 
@@ -158,13 +158,13 @@ class Run:
         self._clock = records.Clock()
         self._names: dict[str, str] = {}
         self._emitted: dict[str, int] = {}
+        self._vocab_size = engine.vllm_config.model_config.get_vocab_size()
 
     def perform(self) -> None:
-        """Run the workload with recorders and faults in place, and take them out whatever happens."""
+        """Run with recorders and faults in place, and take them out whatever happens."""
         faults = self._message["faults"]
         self._session.begin(
-            run=self._message["run"],
-            path=None,
+            write=self._channel.send,
             recorders=[],
             faults=faults["core"],
             model_runner=None,
@@ -187,12 +187,7 @@ class Run:
 
     def _loop(self) -> None:
         step = 0
-        while self._pending or self._engine.has_unfinished_requests():
-            self._admit(step)
-            if not self._engine.has_unfinished_requests():
-                # Nothing left to step: later requests arrive at once.
-                step = max(step, self._pending[0]["arrival_step"]) if self._pending else step
-                continue
+        while self._admit(step):
             start_ns = self._clock.now_ns()
             outputs = self._engine.step()
             end_ns = self._clock.now_ns()
@@ -201,9 +196,19 @@ class Run:
             self._channel.send(self._statistics.take(step, start_ns, end_ns))
             step += 1
 
-    def _admit(self, step: int) -> None:
+    def _admit(self, step: int) -> bool:
+        """Add the requests that are due, or the next ones when the engine has nothing left to do.
+
+        Returns:
+            True while the engine has something to do.
+        """
         while self._pending and self._pending[0]["arrival_step"] <= step:
             self._add(self._pending.popleft())
+        while self._pending and not self._engine.has_unfinished_requests():
+            due = self._pending[0]["arrival_step"]
+            while self._pending and self._pending[0]["arrival_step"] == due:
+                self._add(self._pending.popleft())
+        return bool(self._engine.has_unfinished_requests())
 
     def _add(self, request: dict[str, Any]) -> None:
         try:
@@ -215,6 +220,6 @@ class Run:
 
     def _emit(self, step: int, output: Any) -> None:
         first = self._emitted.get(output.request_id, 0)
-        record = records.emission(step, first, output)
+        record = records.emission(step, first, output, self._vocab_size)
         self._emitted[output.request_id] = first + len(record["rows"])
         self._channel.send(record)

@@ -96,6 +96,4 @@ def _skip_overflow_checks() -> None:
     from triton.runtime import interpreter
 
     options = interpreter.interpreter_builder.options
-    interpreter.interpreter_builder.options = dataclasses.replace(
-        options, sanitize_overflow=False
-    )
+    interpreter.interpreter_builder.options = dataclasses.replace(options, sanitize_overflow=False)

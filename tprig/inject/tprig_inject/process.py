@@ -17,6 +17,7 @@ STACKS_SIGNAL = signal.SIGUSR2
 """On this signal a process writes the Python stacks of all its threads to its stacks file."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
+_stacks: list[IO[str]] = []
 
 
 @dataclass(frozen=True)
@@ -27,9 +28,6 @@ class Place:
     """A folder of its own: temporary files, sockets, the stacks of its processes."""
     shm_prefix: str
     """Begins the name of every shared-memory segment of the engine."""
-
-
-_stacks: IO[str] | None = None
 
 
 def die_with_parent() -> None:
@@ -50,11 +48,11 @@ def watch(place: Place) -> None:
 
 
 def _enter(place: Place) -> None:
-    global _stacks
     die_with_parent()
-    _stacks = (place.runtime / f"{os.getpid()}.stacks").open("w", encoding="utf-8")
-    faulthandler.register(STACKS_SIGNAL, file=_stacks, all_threads=True, chain=False)
-    faulthandler.enable(file=_stacks, all_threads=True)
+    # Never closed: the handlers write to its descriptor for as long as the process lives.
+    _stacks.append(stacks := (place.runtime / f"{os.getpid()}.stacks").open("w", encoding="utf-8"))
+    faulthandler.register(STACKS_SIGNAL, file=stacks, all_threads=True, chain=False)
+    faulthandler.enable(file=stacks, all_threads=True)
 
 
 def settle(place: Place) -> None:

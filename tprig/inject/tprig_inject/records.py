@@ -10,6 +10,7 @@ import os
 import platform
 import time
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 Record = dict[str, Any]
@@ -47,7 +48,7 @@ def refusal(request: str, error: Exception) -> Record:
 
 
 def sampling_params(sampling: Record) -> Any:
-    """vLLM's `SamplingParams`; every output is a delta, and nothing is detokenized."""
+    """The `SamplingParams` of a request: every output is a delta, nothing is detokenized."""
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
@@ -67,7 +68,7 @@ def sampling_params(sampling: Record) -> Any:
     return params
 
 
-def emission(step: int, first: int, output: Any) -> Record:
+def emission(step: int, first: int, output: Any, vocab_size: int) -> Record:
     """What one step returned for one request."""
     completion = output.outputs[0]
     mask = completion.sampling_mask
@@ -76,21 +77,21 @@ def emission(step: int, first: int, output: Any) -> Record:
         "step": step,
         "request": output.request_id,
         "first": first,
-        "rows": _rows(list(completion.token_ids), completion.logprobs),
+        "rows": _rows(list(completion.token_ids), completion.logprobs, vocab_size),
         "supports": None if mask is None else [list(map(int, ids)) for ids in mask.token_ids],
         "finish_reason": completion.finish_reason,
         "stop_reason": completion.stop_reason,
     }
 
 
-def _rows(token_ids: list[int], logprobs: Any) -> list[Record]:
+def _rows(token_ids: list[int], logprobs: Any, vocab_size: int) -> list[Record]:
     if logprobs is None:
         empty = {"logprob": None, "rank": None, "finite": None}
         return [{"token_id": token, **empty} for token in token_ids]
-    return [_row(token, logprobs, i) for i, token in enumerate(token_ids)]
+    return [_row(token, logprobs, i, vocab_size) for i, token in enumerate(token_ids)]
 
 
-def _row(token: int, logprobs: Any, position: int) -> Record:
+def _row(token: int, logprobs: Any, position: int, vocab_size: int) -> Record:
     """One row of `FlatLogprobs`: the emitted token first, then the top ones, descending."""
     start, end = logprobs.start_indices[position], logprobs.end_indices[position]
     ids, values = logprobs.token_ids[start:end], logprobs.logprobs[start:end]
@@ -103,7 +104,7 @@ def _row(token: int, logprobs: Any, position: int) -> Record:
         "finite": {
             "token_ids": [i for i, _ in finite],
             "logprobs": [number(value) for _, value in finite],
-            "complete": len(finite) < len(top),
+            "complete": len(finite) < len(top) or len(top) >= vocab_size,
         },
     }
 
@@ -158,7 +159,7 @@ def description(engine: Any, workers: list[Record], imported: dict[str, str]) ->
     return {
         "vllm_version": vllm.__version__,
         "vllm_digest": _digest(imported),
-        "vllm_path": os.path.dirname(vllm.__file__),
+        "vllm_path": str(Path(vllm.__file__).parent),
         "versions": _versions(),
         "config": _flatten(engine.vllm_config),
         "pids": {"host": os.getpid()} | {f"rank{w['rank']}": w["pid"] for w in workers},

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 
@@ -94,8 +94,12 @@ def with_overrides(overrides: Mapping[str, Mapping[str, Any]]) -> dict[str, Seam
         if name not in table:
             known = ", ".join(sorted(table))
             raise SeamMovedError(f"unknown seam {name!r}: expected one of {known}")
-        fields = {k: tuple(v) if k == "parameters" else v for k, v in changes.items()}
-        table[name] = replace(table[name], **fields)
+        seam = table[name]
+        table[name] = Seam(
+            changes.get("module", seam.module),
+            changes.get("attribute", seam.attribute),
+            tuple(changes.get("parameters", seam.parameters)),
+        )
     return table
 
 

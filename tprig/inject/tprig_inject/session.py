@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from tprig_inject import seams
 from tprig_inject.hooks import Hook, Hooks, Layer
-from tprig_inject.stream import RankStream
 
 
 @dataclass
@@ -16,7 +15,8 @@ class Context:
     """What a recorder or a fault may use while a run lasts."""
 
     hooks: Hooks
-    stream: RankStream | None
+    write: Callable[[dict[str, Any]], None]
+    """Appends a record to where this process's records go."""
     model_runner: Any
     step: int = -1
     """Model steps that this process has begun in this run, less one."""
@@ -31,19 +31,12 @@ class Context:
         """Call `remover()` when the run ends."""
         self._removers.append(remover)
 
-    def write(self, record: dict[str, Any]) -> None:
-        """Append a record to this rank's stream, where this process has one."""
-        if self.stream is not None:
-            self.stream.write(record)
-
     def close(self) -> None:
-        """Take everything out again, last in first out, and end the stream."""
+        """Take everything out again, last in first out."""
         for remover in reversed(self._removers):
             remover()
         for hook in reversed(self._installed):
             self.hooks.remove(hook)
-        if self.stream is not None:
-            self.stream.close()
 
 
 class Session:
@@ -56,19 +49,24 @@ class Session:
     def begin(
         self,
         *,
-        run: str,
-        path: Path | None,
+        write: Callable[[dict[str, Any]], None],
         recorders: list[str],
         faults: list[str],
         model_runner: Any,
     ) -> None:
-        """Begin a run; a run that never ended is ended first."""
+        """Begin a run; a run that never ended is ended first.
+
+        Args:
+            write: appends a record to where this process's records go.
+            recorders: names of `RECORDERS`.
+            faults: names of `FAULTS`.
+            model_runner: the worker's, None where the scheduler runs.
+        """
         from tprig_inject.faults import FAULTS
         from tprig_inject.recorders import RECORDERS
 
         self.end()
-        stream = None if path is None else RankStream(path, run)
-        self.context = context = Context(self.hooks, stream, model_runner)
+        self.context = context = Context(self.hooks, write, model_runner)
         if model_runner is not None:
             context.wrap("model_runner.execute_model", Layer.RECORDER, _count_steps(context))
         for name in recorders:

@@ -2,36 +2,49 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 SCHEMA_VERSION = 1
 """The version of `tprig.evidence` that these records follow; a test holds the two together."""
 
 
 class RankStream:
-    """One rank's records of one run, flushed line by line: a crash keeps what was written."""
+    """One rank's records of one run, written line by line: a crash keeps what was written.
+
+    A record that cannot be written is dropped and counted: a full disk must not change what the
+    engine does, and what needs the stream becomes unknown.
+    """
 
     def __init__(self, path: Path, run: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file: TextIO = path.open("x", encoding="utf-8", buffering=1)
-        self._records = 0
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        self._records = self._dropped = self._size_bytes = 0
         self._line({"type": "header", "version": SCHEMA_VERSION, "stream": "rank", "subject": run})
 
     def write(self, record: dict[str, Any]) -> None:
-        """Append one record.
-
-        Raises:
-            OSError: if the disk is full.
-        """
-        self._line(record)
-        self._records += 1
+        """Append one record, or count it as dropped."""
+        if self._line(record):
+            self._records += 1
+        else:
+            self._dropped += 1
 
     def close(self) -> None:
         """Append the end record."""
-        self._line({"type": "end", "records": self._records, "dropped": 0})
-        self._file.close()
+        self._line({"type": "end", "records": self._records, "dropped": self._dropped})
+        os.close(self._descriptor)
 
-    def _line(self, record: dict[str, Any]) -> None:
-        self._file.write(json.dumps(record, separators=(",", ":"), allow_nan=False) + "\n")
+    def _line(self, record: dict[str, Any]) -> bool:
+        data = json.dumps(record, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+        with contextlib.suppress(OSError):
+            if os.write(self._descriptor, data) == len(data):
+                self._size_bytes += len(data)
+                return True
+        # Whole lines only: what a short write left is cut off again.
+        with contextlib.suppress(OSError):
+            os.ftruncate(self._descriptor, self._size_bytes)
+            os.lseek(self._descriptor, self._size_bytes, os.SEEK_SET)
+        return False

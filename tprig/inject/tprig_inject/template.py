@@ -18,6 +18,7 @@ import signal
 import socket
 import sys
 import traceback
+from pathlib import Path
 from typing import Any
 
 from tprig_inject import process
@@ -89,7 +90,7 @@ def warm_up() -> dict[str, Any]:
     # garbage: frozen, it is neither walked again nor copied page by page by the collector.
     gc.collect()
     gc.freeze()
-    return {"vllm_version": vllm.__version__, "vllm_path": os.path.dirname(vllm.__file__)}
+    return {"vllm_version": vllm.__version__, "vllm_path": str(Path(vllm.__file__).parent)}
 
 
 def serve(control: socket.socket, channel: Channel) -> None:
@@ -98,12 +99,12 @@ def serve(control: socket.socket, channel: Channel) -> None:
     signal.set_wakeup_fd(wake_write)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     while True:
-        readable, _, _ = select.select([control, wake_read], [], [])
+        readable, _, _ = select.select([control.fileno(), wake_read], [], [])
         if wake_read in readable:
             os.read(wake_read, 4096)
             for report in ended_children():
                 channel.send(report)
-        if control in readable:
+        if control.fileno() in readable:
             data, fds, _, _ = socket.recv_fds(control, REQUEST_BYTES_MAX, 1)
             if not data:
                 return

@@ -12,7 +12,7 @@ from typing import Any
 from tprig_inject import config, seams
 from tprig_inject.hooks import Hooks
 from tprig_inject.session import Session
-
+from tprig_inject.stream import RankStream
 
 
 @cache
@@ -32,12 +32,13 @@ class WorkerExtension:
 
     rank: int
     model_runner: Any
+    _tprig_stream: RankStream
 
     def tprig_begin(self, run: str, folder: str, recorders: list[str], faults: list[str]) -> None:
         """Begin recording a run into `folder/rank<r>.jsonl`, with faults armed."""
+        self._tprig_stream = RankStream(Path(folder) / f"rank{self.rank}.jsonl", run)
         _session().begin(
-            run=run,
-            path=Path(folder) / f"rank{self.rank}.jsonl",
+            write=self._tprig_stream.write,
             recorders=recorders,
             faults=faults,
             model_runner=self.model_runner,
@@ -46,6 +47,7 @@ class WorkerExtension:
     def tprig_end(self) -> None:
         """End the run: recorders and faults are taken out, originals are back, the file ends."""
         _session().end()
+        self._tprig_stream.close()
 
     def tprig_describe(self) -> dict[str, Any]:
         """Who this worker is: `rank`, `pid`, `imported` (vLLM's files), `vocab_size`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 from tprig_inject.hooks import Layer
@@ -32,7 +33,12 @@ def _drafts(input_batch: Any) -> list[list[int]]:
     """
     rows = input_batch.input_ids[input_batch.logits_indices].tolist()
     bounds = input_batch.cu_num_logits_np.tolist()
-    return [rows[low + 1 : high] for low, high in zip(bounds, bounds[1:], strict=False)]
+    return [rows[low + 1 : high] for low, high in pairwise(bounds)]
+
+
+def external_id(request: str) -> str:
+    """The id that the client gave: vLLM appends `-` and eight random characters to it."""
+    return request.rpartition("-")[0] or request
 
 
 def _record(step: int, input_batch: Any, drafts: list[list[int]], output: Any) -> dict[str, Any]:
@@ -44,7 +50,7 @@ def _record(step: int, input_batch: Any, drafts: list[list[int]], output: Any) -
         "step": step,
         "requests": [
             {
-                "request": request,
+                "request": external_id(request),
                 "draft_token_ids": drafts[i],
                 "sampled_token_ids": sampled[i][: counts[i]],
                 "rejected": rejected[i],

@@ -1,0 +1,33 @@
+"""Known bugs, planted in a running engine, are caught by the anomaly that names them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from fixtures.cases import Case
+from fixtures.rig import Rig
+
+FAULTS = {
+    "mask-row-shifted": "mask.row-alignment",
+    "mask-token-cut": "mask.membership",
+    "mask-lost": "mask.absent",
+}
+"""Fault -> the anomaly that must be blamed first."""
+
+
+def cases() -> Iterator[Any]:
+    """Every fault at TP1 and TP2."""
+    for tp in (1, 2):
+        for fault, anomaly in FAULTS.items():
+            case = Case(tp=tp, fault=fault, anomaly=anomaly)
+            yield pytest.param(case, id=case.id, marks=getattr(pytest.mark, f"tp{tp}"))
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("case", list(cases()))
+def test_fault_is_caught(rig: Rig, case: Case, request: pytest.FixtureRequest) -> None:
+    rig.record(case, request.node.nodeid)
+    rig.check(request.node.nodeid)
