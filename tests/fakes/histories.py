@@ -14,14 +14,14 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import msgspec
-import numpy as np
 
+from tests.fakes import rows
 from tprig import evidence
 from tprig.history import EngineHistory, RunHistory, Stream
 
 R = TypeVar("R")
 
-VOCAB_SIZE = 512
+VOCAB_SIZE = rows.VOCAB_SIZE
 SPECULATIVE_TOKENS = 3
 VLLM_VERSION = "0.32.0"
 SEAMS = ("model_runner.execute_model", "model_runner.sample")
@@ -94,7 +94,8 @@ def tp_pair(
     tp1 = _history("tp1", scripts, tp=1, masks=True, dtype=dtype)
     scripts = [
         replace(
-            s, turns=[replace(t, rows=[_nudged(rng, r, nudge) for r in t.rows]) for t in s.turns]
+            s,
+            turns=[replace(t, rows=[rows.nudged(rng, r, nudge) for r in t.rows]) for t in s.turns],
         )
         for s in scripts
     ]
@@ -117,6 +118,7 @@ def claim(
     runs: Mapping[str, str],
     *,
     tp: int = 1,
+    anomalies: Sequence[str] = (),
     minima: Mapping[str, int] | None = None,
     requirement: evidence.Requirement = "required",
     reason: str | None = None,
@@ -126,7 +128,7 @@ def claim(
         id=f"{checker}/tp{tp}",
         test=f"suites/test_correctness.py::test_{checker}[tp{tp}]",
         checker=checker,
-        anomalies=[],
+        anomalies=list(anomalies),
         runs=dict(runs),
         tensor_parallel_size=tp,
         requirement=requirement,
@@ -151,67 +153,6 @@ def plan(
         claims=claims,
         known_issues=list(known_issues),
     )
-
-
-# --- rows -------------------------------------------------------------------------------------
-
-
-def row(
-    token: int,
-    logprobs: Mapping[int, float],
-    *,
-    complete: bool = True,
-    shown: int | None = None,
-) -> evidence.Row:
-    """A row that emitted `token`, with the rank that its finite logprobs give it.
-
-    Args:
-        token: one of `logprobs`.
-        logprobs: every finite token's.
-        complete: whether the public output showed that these are all.
-        shown: how many of the highest the output holds, beside the emitted one; all by default.
-    """
-    descending = sorted(logprobs, key=lambda t: (-logprobs[t], t))
-    kept = [t for i, t in enumerate(descending) if shown is None or i < shown or t == token]
-    finite = evidence.Finite(
-        token_ids=kept, logprobs=[logprobs[t] for t in kept], complete=complete
-    )
-    rank = sum(other >= logprobs[token] for other in logprobs.values())
-    return evidence.Row(token_id=token, logprob=logprobs[token], rank=rank, finite=finite)
-
-
-def log_softmax(logits: Mapping[int, float]) -> dict[int, float]:
-    """Processed logprobs as vLLM computes them: in float32, widened."""
-    x = np.array(list(logits.values()), dtype=np.float32)
-    shifted = x - x.max()
-    values = shifted - np.log(np.exp(shifted).sum(dtype=np.float32))
-    return dict(zip(logits, map(float, values), strict=True))
-
-
-def _distribution(rng: random.Random, top_k: int) -> dict[int, float]:
-    """Logprobs over a support of at least 4 tokens: below, at or (with a tie) above top_k."""
-    tie = rng.random() < 0.15
-    width = top_k + 1 if tie else rng.choice([top_k, rng.randint(4, top_k)])
-    logits = {t: rng.gauss(0, 2) for t in rng.sample(range(VOCAB_SIZE), width)}
-    if tie:
-        last, before = sorted(logits, key=logits.__getitem__)[:2]
-        logits[last] = logits[before]
-    return log_softmax(logits)
-
-
-def _nudged(rng: random.Random, old: evidence.Row, nudge: float) -> evidence.Row:
-    if old.finite is None:
-        return old
-    # Tied tokens stay tied, as tokens of equal weights do.
-    by_logprob = {
-        x: float(np.float32(float(x) + rng.uniform(-0.45, 0.45) * nudge))
-        for x in old.finite.logprobs
-    }
-    moved = {
-        t: by_logprob[x] for t, x in zip(old.finite.token_ids, old.finite.logprobs, strict=True)
-    }
-    finite = msgspec.structs.replace(old.finite, logprobs=[moved[t] for t in old.finite.token_ids])
-    return msgspec.structs.replace(old, finite=finite, logprob=moved[old.token_id])
 
 
 # --- scripts ----------------------------------------------------------------------------------
@@ -255,7 +196,7 @@ def _turn(
     accepted = 0
     while valid and accepted < drafts and rng.random() < 0.7 - 0.15 * accepted:
         accepted += 1
-    dists = [_distribution(rng, top_k) for _ in range(accepted + 1)]
+    dists = [rows.distribution(rng, top_k) for _ in range(accepted + 1)]
     tokens = [rng.choice(list(dist)) for dist in dists]
     proposed = tokens[:accepted] + [
         rng.choice([t for t in range(VOCAB_SIZE) if t != tokens[accepted]])
@@ -264,7 +205,7 @@ def _turn(
     return Turn(
         drafts=proposed if valid else [-1] * drafts,
         rows=[
-            row(t, dist, complete=shown is None or shown > len(dist), shown=shown)
+            rows.row(t, dist, complete=shown is None or shown > len(dist), shown=shown)
             for t, dist in zip(tokens, dists, strict=True)
         ],
         supports=[sorted(dist) for dist in dists],
@@ -437,7 +378,7 @@ def _records(
     steps: list[evidence.Step] = []
     verifications: list[evidence.RankRecord] = []
     left = {script.request.id: list(script.turns) for script in scripts}
-    rows = dict.fromkeys(left, 0)
+    emitted = dict.fromkeys(left, 0)
     arrivals = {script.request.id: script.request.arrival_step for script in scripts}
     running: list[str] = []
     while any(left.values()):
@@ -449,8 +390,8 @@ def _records(
         turns = {name: left[name].pop(0) for name in running if left[name]}
         for name, turn in turns.items():
             if turn.emitted:
-                outputs.append(_emission(now, name, rows[name], turn, masks=masks))
-                rows[name] += turn.emitted
+                outputs.append(_emission(now, name, emitted[name], turn, masks=masks))
+                emitted[name] += turn.emitted
         verifications.append(_verification(now, turns))
         steps.append(_step(now, list(turns.values())))
     return outputs, steps, verifications

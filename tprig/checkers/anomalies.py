@@ -17,7 +17,7 @@ class Anomaly:
 
     @property
     def family(self) -> str:
-        """What the name starts with: `mask`, `output` or `engine`."""
+        """What the name starts with: `mask`, `output`, `engine` or `fault`."""
         return self.name.partition(".")[0]
 
 
@@ -98,6 +98,16 @@ _TABLE = (
         "engine.refusal",
         "A request, or an engine, that was to be served was refused.",
         "vLLM's own words in the refusal",
+    ),
+    Anomaly(
+        "fault.survived",
+        "A planted fault altered something, and no checker found anything.",
+        "the checker that should have seen it, and what the fault altered",
+    ),
+    Anomaly(
+        "fault.misnamed",
+        "A planted fault was found, but another anomaly than the one that names it is blamed.",
+        "the order of blame, and the fault's own anomaly",
     ),
 )
 

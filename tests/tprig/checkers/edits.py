@@ -147,7 +147,9 @@ def with_rank(run: RunHistory, rank: int, stream: Stream[RankRecord]) -> RunHist
 def edit_step(run: RunHistory, index: int, **changes: object) -> RunHistory:
     """The run with fields of one step changed."""
     assert run.steps is not None
-    changed: Step = msgspec.structs.replace(run.steps.records[index], **changes)
+    step = run.steps.records[index]
+    assert isinstance(step, Step)
+    changed = msgspec.structs.replace(step, **changes)
     return replace(run, steps=edit_stream(run.steps, index, changed))
 
 

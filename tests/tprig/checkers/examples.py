@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from tests.fakes import histories
+from tests.fakes import histories, rows
 from tests.tprig.checkers import edits
 from tprig import evidence
 from tprig.history import RunHistory
@@ -40,10 +40,10 @@ class Example:
 
 def literal(name: str, *, masks: bool) -> RunHistory:
     """One request: a prefill that samples 3, then drafts 5, 9, 12 of which 5 and 9 are accepted."""
-    rows = [_row(token, kept) for token, kept in ROWS]
+    emitted = [_row(token, kept) for token, kept in ROWS]
     supports = [sorted(kept) for _, kept in ROWS] if masks else None
-    outputs = [_emission(0, rows[:1], supports and supports[:1])]
-    outputs.append(_emission(1, rows[1:], supports and supports[1:], finish_reason="length"))
+    outputs = [_emission(0, emitted[:1], supports and supports[:1])]
+    outputs.append(_emission(1, emitted[1:], supports and supports[1:], finish_reason="length"))
     verifications = [_verification(0, [], [3], 0), _verification(1, [5, 9, 12], [5, 9, 6], 1)]
     return RunHistory(
         id=name,
@@ -57,12 +57,12 @@ def literal(name: str, *, masks: bool) -> RunHistory:
 
 
 def _row(token: int, kept: tuple[int, ...]) -> evidence.Row:
-    return histories.row(token, dict(zip(kept, (HALF, QUARTER, QUARTER), strict=True)))
+    return rows.row(token, dict(zip(kept, (HALF, QUARTER, QUARTER), strict=True)))
 
 
 def _emission(
     step: int,
-    rows: list[evidence.Row],
+    emitted: list[evidence.Row],
     supports: list[list[int]] | None,
     finish_reason: str | None = None,
 ) -> evidence.Emission:
@@ -70,7 +70,7 @@ def _emission(
         step=step,
         request="a",
         first=step,
-        rows=rows,
+        rows=emitted,
         supports=supports,
         finish_reason=finish_reason,
     )
@@ -105,6 +105,7 @@ def _run(name: str) -> evidence.Run:
         id=name,
         engine=f"engine-{name}",
         test="suites/test_correctness.py::test_outputs[tp1]",
+        recorders=["verification"],
         faults=[],
         started="2026-12-01T08:00:10.000000Z",
         elapsed_s=0.1,
@@ -132,7 +133,7 @@ def wider(row: evidence.Row, *, tie: bool) -> evidence.Row:
     kept = [token for token in (*range(12, 16), *range(12)) if token != row.token_id][:3]
     probabilities = (0.4, 0.2, *last)
     logprobs = map(math.log, probabilities)
-    return histories.row(row.token_id, dict(zip([row.token_id, *kept], logprobs, strict=True)))
+    return rows.row(row.token_id, dict(zip([row.token_id, *kept], logprobs, strict=True)))
 
 
 def _masks(violating: RunHistory, clean: RunHistory = ON) -> Example:
@@ -202,6 +203,19 @@ def _acceptance() -> Example:
     return Example(claim, {"off": OFF, "on": ON}, {"off": OFF, "on": violating})
 
 
+def struck(run: RunHistory) -> RunHistory:
+    """The run, had a planted fault altered its row 2."""
+    fault = evidence.Fault(name="mask-token-cut", event="struck", step=1, detail="token 9 cut")
+    stream = run.ranks[0]
+    return edits.with_rank(run, 0, replace(stream, records=(fault, *stream.records)))
+
+
+def _caught(violating: RunHistory) -> Example:
+    claim = histories.claim("caught", {"off": "off", "on": "on"}, anomalies=["mask.membership"])
+    clean = struck(edits.edit_support(ON, "a", 2, [4, 11]))
+    return Example(claim, {"off": OFF, "on": clean}, {"off": OFF, "on": struck(violating)})
+
+
 EXAMPLES: Mapping[str, Example] = {
     "mask.absent": _masks(edits.edit_emission(ON, 1, supports=[[2, 5, 9], [4, 9, 11]])),
     "mask.row-alignment": _masks(edits.edit_support(ON, "a", 2, [2, 5, 9])),
@@ -235,5 +249,7 @@ EXAMPLES: Mapping[str, Example] = {
         before_stop(histories.event("remains", 5, "after SIGKILL", paths=["rpc/socket"]))
     ),
     "engine.refusal": _engine_run(_refused()),
+    "fault.survived": _caught(ON),
+    "fault.misnamed": _caught(edits.edit_support(ON, "a", 2, [4, 9])),
 }
 """Anomaly -> its example; the tests hold this complete over the table."""
