@@ -160,7 +160,7 @@ class _Pair:
             a, b = _renormalised(a, common), _renormalised(b, common)
         token = max(common, key=lambda token: _apart(a[token], b[token]))
         apart = _apart(a[token], b[token])
-        self.largest = max(self.largest, min(apart, 1.0))
+        self.largest = max(self.largest, apart)
         if apart <= tolerance:
             return None
         return (

@@ -74,7 +74,9 @@ def test_what_is_no_number_is_within_no_tolerance(word: str) -> None:
     changed = msgspec.convert(
         {**msgspec.to_builtins(finite), "logprobs": [*finite.logprobs[:2], word]}, Finite
     )
-    assert rows(edits.edit_row(TP2, "a", 2, finite=changed)) == [2]
+    judgement = judged(edits.edit_row(TP2, "a", 2, finite=changed))
+    assert [found.where.row for found in judgement.findings] == [2]
+    assert judgement.notes["largest logprob difference"] == "inf (tolerance 0.0001)"
 
 
 def test_the_tolerance_is_that_of_the_dtype() -> None:
