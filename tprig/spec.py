@@ -43,8 +43,12 @@ _ENVIRONMENT: Mapping[Platform, Mapping[str, str]] = {
 _ARGUMENTS: Mapping[Platform, Mapping[str, Any]] = {
     # A KV block must be a multiple of 32 on the CPU.
     "cpu": {"enforce_eager": True, "block_size": 32, "kv_cache_memory_bytes": 64 << 20},
-    "cuda": {"gpu_memory_utilization": 0.3},
+    # Both arms of a comparison live on the same devices at once.
+    "cuda": {"gpu_memory_utilization": 0.3, "kv_cache_memory_bytes": 1 << 30},
 }
+# Custom all-reduce maps peers' memory, which ranks of one device have not.
+_SHARED_ARGUMENTS = {"distributed_executor_backend": "mp", "disable_custom_all_reduce": True}
+_SHARED_ENVIRONMENT = {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -60,6 +64,7 @@ class EngineSpec:
         arguments: vLLM's engine arguments beyond the platform's own, which they override.
         environment: Variables beyond the platform's own, which they override.
         core_process: True to run the engine core as a process of its own.
+        ranks_per_device: Ranks that share each device; more than 1 needs NCCL 2.30.
         seams: New shapes of moved seams, by name.
     """
 
@@ -72,6 +77,7 @@ class EngineSpec:
     arguments: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
     core_process: bool = False
+    ranks_per_device: int = 1
     seams: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
 
     @property
@@ -85,13 +91,20 @@ class EngineSpec:
             "max_logprobs": -1,
             "seed": 0,
             **_ARGUMENTS[self.platform],
+            **(_SHARED_ARGUMENTS if self.ranks_per_device > 1 else {}),
             **self.arguments,
         }
 
     @property
     def process_environment(self) -> dict[str, str]:
         """The variables that are set for the engine's processes."""
-        return {**_ENVIRONMENT[self.platform], **self.environment}
+        shared = _SHARED_ENVIRONMENT if self.ranks_per_device > 1 else {}
+        return {**_ENVIRONMENT[self.platform], **shared, **self.environment}
+
+    @property
+    def device_count(self) -> int:
+        """Devices that the engine needs."""
+        return -(-self.tensor_parallel_size // self.ranks_per_device)
 
     @property
     def key(self) -> str:
@@ -104,6 +117,7 @@ class EngineSpec:
             "arguments": self.engine_arguments,
             "environment": self.process_environment,
             "core_process": self.core_process,
+            "ranks_per_device": self.ranks_per_device,
             "seams": self.seams,
         }
         return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:12]

@@ -23,6 +23,8 @@ class Config:
     host_pid: int
     forked: bool
     """True when the host's children are forked, and so have this process's state already."""
+    ranks_per_device: int
+    """More than 1: that many ranks share each device, which NCCL 2.30 and newer allow."""
     seams: dict[str, Any]
 
     @property

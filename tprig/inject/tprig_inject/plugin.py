@@ -24,3 +24,7 @@ def load() -> None:
         from tprig_inject import interpreter
 
         interpreter.supply()
+    if settings.ranks_per_device > 1:
+        from tprig_inject import oversubscription
+
+        oversubscription.allow(settings.ranks_per_device)
