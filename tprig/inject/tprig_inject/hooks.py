@@ -40,8 +40,21 @@ class _Place:
     owner: Any
     name: str
     original: Any
-    """As it stands in the owner's `__dict__`: a function, classmethod or staticmethod."""
+    """As it stands in a `__dict__`: a function, classmethod or staticmethod."""
+    inherited: bool
+    """True when it stands in that of a base class of the owner."""
     hooks: list[Hook] = field(default_factory=list)
+
+    def put(self, hooks: list[Hook]) -> None:
+        """Have these wrappers in place; if one of them raises, everything stays as it was."""
+        wrapped = self.original
+        for hook in sorted(hooks, key=lambda hook: hook.layer):
+            wrapped = _rewrap(wrapped, hook.wrap)
+        if self.inherited and not hooks:
+            delattr(self.owner, self.name)
+        else:
+            setattr(self.owner, self.name, wrapped)
+        self.hooks = hooks
 
 
 class Hooks:
@@ -59,15 +72,20 @@ class Hooks:
         """
         place = self._places.get(seam) or self._open(seam)
         hook = Hook(seam, layer, wrap)
-        place.hooks.append(hook)
-        self._rebuild(place)
+        place.put([*place.hooks, hook])
+        self._places[seam] = place
         return hook
 
     def remove(self, hook: Hook) -> None:
-        """Take a wrapper away; the last one restores the original."""
-        place = self._places[hook.seam]
-        place.hooks.remove(hook)
-        self._rebuild(place)
+        """Take a wrapper away; the last one restores the original.
+
+        Raises:
+            ValueError: if it is not in place.
+        """
+        place = self._places.get(hook.seam)
+        if place is None or hook not in place.hooks:
+            raise ValueError(f"the hook at seam {hook.seam!r} is not in place")
+        place.put([other for other in place.hooks if other is not hook])
         if not place.hooks:
             del self._places[hook.seam]
 
@@ -81,14 +99,7 @@ class Hooks:
             )
         attribute = seam.attribute.rpartition(".")[2]
         original = inspect.getattr_static(found.owner, attribute)
-        place = self._places[name] = _Place(found.owner, attribute, original)
-        return place
-
-    def _rebuild(self, place: _Place) -> None:
-        wrapped = place.original
-        for hook in sorted(place.hooks, key=lambda hook: hook.layer):
-            wrapped = _rewrap(wrapped, hook.wrap)
-        setattr(place.owner, place.name, wrapped)
+        return _Place(found.owner, attribute, original, attribute not in vars(found.owner))
 
 
 def _rewrap(raw: Any, wrap: Wrap) -> Any:
