@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from tprig_inject import seams
-from tprig_inject.hooks import Hook, Hooks, Layer
+from tprig_inject.hooks import Hooks, Layer, Wrap
 
 
 @dataclass
@@ -20,23 +21,42 @@ class Context:
     model_runner: Any
     step: int = -1
     """Model steps that this process has begun in this run, less one."""
-    _installed: list[Hook] = field(default_factory=list)
-    _removers: list[Any] = field(default_factory=list)
+    _removers: list[Callable[[], Any]] = field(default_factory=list)
 
-    def wrap(self, seam: str, layer: Layer, wrap: Any) -> None:
-        """Put a wrapper at a seam for the length of the run."""
-        self._installed.append(self.hooks.add(seam, layer, wrap))
+    def wrap(self, seam: str, layer: Layer, wrap: Wrap) -> None:
+        """Put a wrapper at a seam for the length of the run.
 
-    def on_end(self, remover: Any) -> None:
+        Raises:
+            seams.SeamMovedError: if the seam does not look as expected.
+        """
+        self.on_end(partial(self.hooks.remove, self.hooks.add(seam, layer, wrap)))
+
+    def on_end(self, remover: Callable[[], Any]) -> None:
         """Call `remover()` when the run ends."""
         self._removers.append(remover)
 
+    def install(self, install: Callable[[Context], None], name: str) -> bool:
+        """Put a recorder or a fault in place, whole or not at all.
+
+        Returns:
+            False when one of its seams has moved, which is written down.
+        """
+        before = len(self._removers)
+        try:
+            install(self)
+        except seams.SeamMovedError as error:
+            self._take_out(before)
+            self.write(_moved(name, error))
+            return False
+        return True
+
     def close(self) -> None:
         """Take everything out again, last in first out."""
-        for remover in reversed(self._removers):
-            remover()
-        for hook in reversed(self._installed):
-            self.hooks.remove(hook)
+        self._take_out(0)
+
+    def _take_out(self, kept: int) -> None:
+        while len(self._removers) > kept:
+            self._removers.pop()()
 
 
 class Session:
@@ -56,6 +76,9 @@ class Session:
     ) -> None:
         """Begin a run; a run that never ended is ended first.
 
+        Where a seam has moved, the recorder or fault that rests on it is left out. Every recorder
+        in a worker rests on the count of steps as well.
+
         Args:
             write: appends a record to where this process's records go.
             recorders: names of `RECORDERS`.
@@ -67,12 +90,11 @@ class Session:
 
         self.end()
         self.context = context = Context(self.hooks, write, model_runner)
-        if model_runner is not None:
-            context.wrap("model_runner.execute_model", Layer.RECORDER, _count_steps(context))
-        for name in recorders:
-            _install(RECORDERS[name].install, context, name)
+        counted = model_runner is None or context.install(_count_steps, "steps")
+        for name in recorders if counted else ():
+            context.install(RECORDERS[name].install, name)
         for name in faults:
-            _install(FAULTS[name].install, context, name)
+            context.install(FAULTS[name].install, name)
 
     def end(self) -> None:
         """End the run, if there is one."""
@@ -81,24 +103,18 @@ class Session:
             context.close()
 
 
-def _install(install: Any, context: Context, name: str) -> None:
-    """A recorder whose seam has moved records nothing; what rests on it becomes unknown."""
-    try:
-        install(context)
-    except seams.SeamMovedError as error:
-        context.write(
-            {
-                "type": "seam",
-                "name": name,
-                "target": "",
-                "expected": "the seams of this recorder or fault",
-                "found": str(error),
-                "ok": False,
-            }
-        )
+def _moved(name: str, error: seams.SeamMovedError) -> dict[str, Any]:
+    return {
+        "type": "seam",
+        "name": name,
+        "target": "",
+        "expected": "the seams of this recorder or fault",
+        "found": str(error),
+        "ok": False,
+    }
 
 
-def _count_steps(context: Context) -> Any:
+def _count_steps(context: Context) -> None:
     def wrap(original: Any) -> Any:
         def execute_model(self: Any, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
             # A call that schedules no token only carries news of finished requests.
@@ -107,4 +123,4 @@ def _count_steps(context: Context) -> Any:
 
         return execute_model
 
-    return wrap
+    context.wrap("model_runner.execute_model", Layer.RECORDER, wrap)
