@@ -15,9 +15,11 @@ def install(context: Context) -> None:
     """Write one `verification` record per call of `GPUModelRunner.sample`."""
 
     def wrap(original: Any) -> Any:
-        def sample(self: Any, hidden_states: Any, input_batch: Any, *args: Any) -> Any:
+        def sample(
+            self: Any, hidden_states: Any, input_batch: Any, *args: Any, **kwargs: Any
+        ) -> Any:
             drafts = _drafts(input_batch)
-            output = original(self, hidden_states, input_batch, *args)
+            output = original(self, hidden_states, input_batch, *args, **kwargs)
             context.write(_record(context.step, input_batch, drafts, output[0]))
             return output
 
