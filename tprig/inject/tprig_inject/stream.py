@@ -23,18 +23,22 @@ class RankStream:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         self._records = self._dropped = self._size_bytes = 0
-        self._line({"type": "header", "version": SCHEMA_VERSION, "stream": "rank", "subject": run})
+        self._header = self._line(
+            {"type": "header", "version": SCHEMA_VERSION, "stream": "rank", "subject": run}
+        )
 
     def write(self, record: dict[str, Any]) -> None:
         """Append one record, or count it as dropped."""
-        if self._line(record):
+        # Records without a header would be damage: where it found no room, the file stays empty.
+        if self._header and self._line(record):
             self._records += 1
         else:
             self._dropped += 1
 
     def close(self) -> None:
         """Append the end record."""
-        self._line({"type": "end", "records": self._records, "dropped": self._dropped})
+        if self._header:
+            self._line({"type": "end", "records": self._records, "dropped": self._dropped})
         os.close(self._descriptor)
 
     def _line(self, record: dict[str, Any]) -> bool:
