@@ -30,25 +30,35 @@ class Place:
     """Begins the name of every shared-memory segment of the engine."""
 
 
-def die_with_parent() -> None:
+def die_with_parent(parent_pid: int) -> None:
     """Ask the kernel for SIGKILL when the parent ends, and end at once if it already has.
 
     See prctl(2), PR_SET_PDEATHSIG: the setting is lost over fork, so each process asks anew.
+
+    Args:
+        parent_pid: the parent, as known before it could have ended.
     """
-    parent = os.getppid()
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
+    if os.getppid() != parent_pid:
         os._exit(1)
 
 
 def watch(place: Place) -> None:
     """Make this process, and every process it forks, die with its parent and tell its stacks."""
-    _enter(place)
-    os.register_at_fork(after_in_child=lambda: _enter(place))
+    pids = [os.getppid()]
+
+    def enter() -> None:
+        # The pid noted last is the parent's: it was noted before the fork.
+        parent_pid = pids[-1]
+        pids.append(os.getpid())
+        _enter(place, parent_pid)
+
+    enter()
+    os.register_at_fork(after_in_child=enter)
 
 
-def _enter(place: Place) -> None:
-    die_with_parent()
+def _enter(place: Place, parent_pid: int) -> None:
+    die_with_parent(parent_pid)
     # Never closed: the handlers write to its descriptor for as long as the process lives.
     _stacks.append(stacks := (place.runtime / f"{os.getpid()}.stacks").open("w", encoding="utf-8"))
     faulthandler.register(STACKS_SIGNAL, file=stacks, all_threads=True, chain=False)

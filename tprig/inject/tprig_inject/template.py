@@ -32,7 +32,8 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--socket", type=int, required=True)
     arguments = parser.parse_args()
-    process.die_with_parent()
+    # A client that is gone by now has closed the socket, which ends this process as well.
+    process.die_with_parent(os.getppid())
     control = socket.socket(fileno=arguments.socket)
     channel = Channel(control)
     try:
