@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NoReturn, TypeVar
 
 import msgspec
 
 from tprig import evidence, messages, stacks, tails
-from tprig.bundle import StreamWriter, Writer
+from tprig.bundle import BundleError, StreamWriter, Writer
 from tprig.clock import utc_now
-from tprig.remains import Footprint, Remains
+from tprig.processes import Processes
+from tprig.remains import Remains
 from tprig.spec import EngineSpec
-from tprig.template import Child, Template
-from tprig.wire import PeerGoneError, WaitExpiredError, Wire
+from tprig.template import Template, TemplateError
+from tprig.wire import MalformedMessageError, PeerGoneError, WaitExpiredError, Wire
+
+M = TypeVar("M")
 
 PATHS_SHOWN = 20
-EXIT_CODE_WAIT_S = 1.0
 
 
 class EngineError(Exception):
@@ -85,10 +86,17 @@ Progress = Callable[[str, int, float], None]
 class Engine:
     """A running engine. Use `start`; call `stop` once, whatever happened.
 
+    One thread uses an engine at a time; only `abort` may be called from another one.
+
     Attributes:
         id: its folder's name in the bundle.
         spec: what it was built from.
         effective: what it says it does.
+
+    Raises:
+        EngineError: `refused`, if there is no checkpoint.
+        RuntimeFolderError: if there is no folder for what engines leave on the machine.
+        BundleError: if the bundle cannot be written.
     """
 
     def __init__(
@@ -110,14 +118,29 @@ class Engine:
         self._seat = seat or Seat()
         self._began_ns = time.monotonic_ns()
         self._folder = f"engines/{engine_id}"
-        writer.document(f"{self._folder}/spec.json", spec.arm())
-        self._events = writer.stream(f"{self._folder}/events.jsonl", "engine", engine_id)
+        writer.document(f"{self._folder}/spec.json", self._arm())
         self._log = writer.path(f"{self._folder}/logs/host.log")
-        self._footprint = Footprint(engine_id)
-        self._child: Child | None = None
+        self._processes = Processes(engine_id, template)
+        self._events = writer.stream(f"{self._folder}/events.jsonl", "engine", engine_id)
         self._wire: Wire[messages.FromHost] | None = None
-        self._pidfds: dict[int, str] = {}
         self._lost = False
+        self._aborted = False
+        self._trouble: BundleError | None = None
+
+    def _arm(self) -> evidence.Arm:
+        try:
+            return self.spec.arm()
+        except OSError as error:
+            raise EngineError(
+                "refused",
+                f"engine {self.id}: expected a checkpoint folder at {self.spec.model}, found "
+                f"{error.strerror or error} ({error.filename}); name one with --tprig-model",
+            ) from error
+
+    @property
+    def serving(self) -> bool:
+        """True while it can be given runs: it has started, and nothing went wrong since."""
+        return self.effective is not None and not self._lost
 
     # --- start -------------------------------------------------------------------------------
 
@@ -125,42 +148,65 @@ class Engine:
         """Launch the engine and wait until it takes requests.
 
         Raises:
-            EngineError: `refused` with vLLM's own words, `crashed`, or `deadline`.
-            TemplateError: if the interpreter under test cannot be had.
+            EngineError: `refused` with vLLM's own words, `crashed`, `deadline`, or `lost` when
+                there is no template to fork it.
         """
         self._tell("launching", f"{self.spec.python}, TP{self.spec.tensor_parallel_size}")
-        self._child = self._template.fork(self._request())
-        self._footprint.own(self._child.pid)
-        self._wire = Wire(self._child.channel, messages.FromHost)
-        self._watch(self._child.pid, "host")
-        message = self._expect(self._deadlines.start_s, "the engine to be ready")
-        if isinstance(message, messages.Refused):
-            self._fail("refused", f"{message.error}: {message.message}")
-        assert isinstance(message, messages.Ready)
-        self._tell("ready", "", pids=self._footprint.pids())
-        self._describe()
+        with self._lost_on_error():
+            self._wire = self._connect()
+            if self._aborted:
+                self.abort()
+            message = self._expect(self._deadlines.start_s, "the engine to be ready")
+            if isinstance(message, messages.Refused):
+                self._fail("refused", f"{message.error}: {message.message}")
+            self._checked(message, messages.Ready)
+            self._tell("ready", "", pids=self._processes.pids())
+            self._take(self.describe())
+
+    def _connect(self) -> Wire[messages.FromHost]:
+        try:
+            host = self._processes.fork(self._request())
+        except TemplateError as error:
+            self._fail("lost", str(error))
+        return Wire(host.channel, messages.FromHost, send_deadline_s=self._deadlines.progress_s)
+
+    @contextlib.contextmanager
+    def _lost_on_error(self) -> Iterator[None]:
+        """Whatever comes in between, an interrupt too, leaves the engine of no more use."""
+        try:
+            yield
+        except BaseException:
+            self._lost = True
+            raise
 
     def _request(self) -> dict[str, Any]:
         return {
             "engine": self.id,
-            "runtime": str(self._footprint.runtime),
-            "shm_prefix": self._footprint.shm_prefix,
+            "runtime": str(self._processes.footprint.runtime),
+            "shm_prefix": self._processes.footprint.shm_prefix,
             "log": str(self._log),
             "platform": self.spec.platform,
             "environment": {**self.spec.process_environment, **self._seat.environment},
             "engine_args": self.spec.engine_arguments,
             "core_process": self.spec.core_process,
             "affinity": None if self._seat.affinity is None else sorted(self._seat.affinity),
+            "ranks_per_device": self.spec.ranks_per_device,
             "seams": self.spec.seams,
         }
 
-    def _describe(self) -> None:
-        assert self._wire is not None
+    def describe(self) -> messages.Described:
+        """Ask the engine what it does.
+
+        Raises:
+            EngineError: as `run`.
+        """
         self._send({"do": "describe"})
         message = self._expect(self._deadlines.progress_s, "the engine to describe itself")
-        assert isinstance(message, messages.Described)
+        return self._checked(message, messages.Described)
+
+    def _take(self, message: messages.Described) -> None:
         for role, pid in message.pids.items():
-            self._watch(pid, role)
+            self._processes.watch(pid, role)
         self.effective = evidence.Effective(
             vllm_version=message.vllm_version,
             vllm_digest=message.vllm_digest,
@@ -174,30 +220,22 @@ class Engine:
         )
         self._writer.document(f"{self._folder}/effective.json", self.effective)
 
-    def _watch(self, pid: int, role: str) -> None:
-        """Hear at once when a process of the engine ends: waiting for silence takes minutes."""
-        if role not in self._pidfds.values():
-            with contextlib.suppress(ProcessLookupError):
-                self._pidfds[os.pidfd_open(pid)] = role
-
     # --- run ---------------------------------------------------------------------------------
 
     def run(self, order: Order, progress: Progress | None = None) -> evidence.Run:
         """Serve one workload; everything that comes back is in the bundle before this returns.
 
+        An engine whose run did not come to its end serves no other one.
+
         Raises:
             EngineError: `crashed`, `lost` or `deadline`; what came before it is in the bundle.
+            BundleError: if the bundle cannot be written.
         """
-        folder = f"runs/{order.run}"
         started, began_s = utc_now(), time.monotonic()
-        self._writer.document(f"{folder}/requests.json", order.workload)
-        outputs = self._writer.stream(f"{folder}/outputs.jsonl", "outputs", order.run)
-        steps = self._writer.stream(f"{folder}/steps.jsonl", "steps", order.run)
         complete = False
         try:
-            with outputs, steps:
-                self._send(self._run_request(order, folder))
-                self._collect(order.run, outputs, steps, progress)
+            with self._lost_on_error():
+                self._serve(order, progress)
             complete = True
         finally:
             run = evidence.Run(
@@ -211,8 +249,20 @@ class Engine:
                 complete=complete,
                 rank_streams=self.spec.tensor_parallel_size,
             )
-            self._writer.document(f"{folder}/run.json", run)
+            # The error that ended the run says more than that this could not be written either.
+            with contextlib.nullcontext() if complete else contextlib.suppress(BundleError):
+                self._writer.document(f"runs/{order.run}/run.json", run)
         return run
+
+    def _serve(self, order: Order, progress: Progress | None) -> None:
+        folder = f"runs/{order.run}"
+        self._writer.document(f"{folder}/requests.json", order.workload)
+        with (
+            self._writer.stream(f"{folder}/outputs.jsonl", "outputs", order.run) as outputs,
+            self._writer.stream(f"{folder}/steps.jsonl", "steps", order.run) as steps,
+        ):
+            self._send(self._run_request(order, folder))
+            self._collect(order.run, outputs, steps, progress)
 
     def _run_request(self, order: Order, folder: str) -> dict[str, Any]:
         ranks = self._writer.path(f"{folder}/ranks/rank0.jsonl").parent
@@ -238,59 +288,84 @@ class Engine:
                 if progress is not None:
                     progress(run, rows, time.monotonic() - began_s)
                 continue
-            assert isinstance(message, (evidence.Emission, evidence.Refusal))
-            outputs.write(message)
-            rows += len(message.rows) if isinstance(message, evidence.Emission) else 0
+            output = self._checked(message, evidence.Emission, evidence.Refusal)
+            outputs.write(output)
+            rows += len(output.rows) if isinstance(output, evidence.Emission) else 0
 
     # --- waiting -----------------------------------------------------------------------------
 
     def _send(self, message: dict[str, Any]) -> None:
-        assert self._wire is not None
+        if self._wire is None:
+            raise EngineError("lost", f"engine {self.id} was not started")
         try:
             self._wire.send(message)
         except PeerGoneError:
-            self._gone("host")
+            self._crash()
+        except WaitExpiredError as error:
+            self._hang(str(error))
 
     def _expect(self, timeout_s: float, what: str) -> messages.FromHost:
         assert self._wire is not None
         try:
-            message = self._wire.receive(timeout_s, list(self._pidfds))
+            message = self._wire.receive(timeout_s, self._processes.descriptors)
         except PeerGoneError:
-            self._gone("host")
+            self._crash()
         except WaitExpiredError:
             self._hang(f"waited {timeout_s:g} s for {what}")
+        except MalformedMessageError as error:
+            self._fail("crashed", f"the host sent no message: {error}")
         if isinstance(message, int):
-            self._gone(self._pidfds[message])
+            self._crash()
         if isinstance(message, messages.Crashed):
-            self._fail("crashed", f"{message.error}: {message.message}")
+            self._crash(f"{message.error}: {message.message}")
         return message
 
-    def _gone(self, role: str) -> NoReturn:
-        assert self._child is not None
-        code = self._template.exit_code(self._child.pid, 2.0) if role == "host" else None
-        self._fail("crashed", f"process {role} ended{_ending(code)}")
+    def _checked(self, message: messages.FromHost, *expected: type[M]) -> M:
+        if not isinstance(message, expected):
+            names = " or ".join(kind.__name__ for kind in expected)
+            self._fail("crashed", f"expected {names}, found {type(message).__name__}")
+        return message
+
+    def _crash(self, said: str = "") -> NoReturn:
+        """Tell who died, and of what; save what the others were at."""
+        if self._aborted:
+            raise EngineError("signalled", f"engine {self.id} was aborted")
+        dead = self._processes.dead()
+        if dead:
+            self.save_stacks(dead)
+        detail = "; ".join([*([said] if said else []), *self._processes.endings(dead)])
+        self._fail("crashed", detail or "the host has closed its channel", pids=list(dead))
 
     def _hang(self, detail: str) -> NoReturn:
-        pids = self._footprint.pids()
-        self._tell("deadline", detail, pids=pids)
-        self.save_stacks()
         self._lost = True
+        self._tell("deadline", detail, pids=self._processes.pids())
+        self.save_stacks()
         raise EngineError("deadline", f"engine {self.id} hangs: {detail}{self._words()}")
 
-    def _fail(self, event: evidence.EventName, detail: str) -> NoReturn:
+    def _fail(
+        self, event: evidence.EventName, detail: str, *, pids: Sequence[int] = ()
+    ) -> NoReturn:
         self._lost = True
-        self._tell(event, detail)
-        words = "" if event == "refused" else self._words()
-        raise EngineError(event, f"engine {self.id} {event}: {detail}{words}")
+        self._tell(event, detail, pids=pids)
+        raise EngineError(event, f"engine {self.id} {event}: {detail}{self._words()}")
 
     def _words(self) -> str:
-        return f"\nthe end of {self._folder}/logs/host.log:\n{tails.tail(self._log)}"
+        words = tails.tail(self._log)
+        return f"\nthe end of {self._folder}/logs/host.log:\n{words}" if words else ""
 
-    def save_stacks(self) -> None:
-        """Save the Python stacks of all processes of the engine into the bundle."""
-        folder = self._writer.path(f"{self._folder}/stacks/stacks.txt").parent
-        pids = self._footprint.pids()
-        files = stacks.take(pids, self._footprint.runtime, folder)
+    def save_stacks(self, dead: Iterable[int] = ()) -> None:
+        """Save the Python stacks of all processes of the engine into the bundle.
+
+        Args:
+            dead: processes that may have left theirs as they crashed.
+        """
+        pids = [*dead, *self._processes.pids()]
+        try:
+            folder = self._writer.path(f"{self._folder}/stacks/stacks.txt").parent
+            files = stacks.take(pids, self._processes.footprint.runtime, folder)
+        except (OSError, BundleError) as error:
+            self._tell("stacks", f"could not be saved: {error}", pids=pids)
+            return
         paths = [f"{self._folder}/stacks/{path.name}" for path in files]
         self._tell("stacks", f"{len(paths)} processes", pids=pids, paths=paths)
 
@@ -299,78 +374,71 @@ class Engine:
     def abort(self) -> None:
         """Kill the engine at once, from any thread; whoever waits for it hears of its end.
 
-        `stop` is still to be called.
+        It is no fault of the engine's. `stop` is still to be called.
         """
-        self._lost = True
-        for pid in self._footprint.pids():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        self._lost = self._aborted = True
+        self._signal(signal.SIGKILL, " to abort it")
 
     def stop(self) -> Remains:
         """Stop the engine in stages and prove that nothing of it is left.
 
         Returns:
             What it had left behind by itself, which has been removed since.
+
+        Raises:
+            BundleError: if something could not be written; the engine is gone nevertheless.
         """
         try:
-            if self._child is not None:
-                self._stop_in_stages(self._child.pid)
+            self._stop_in_stages()
+            self._tell("stopped", self._processes.host_ending())
             return self._prove_gone()
         finally:
-            for descriptor in self._pidfds:
-                os.close(descriptor)
-            self._pidfds.clear()
-            if self._wire is not None:
-                self._wire.close()
-            self._events.close()
+            self._release()
 
-    def _stop_in_stages(self, host_pid: int) -> None:
-        if not self._lost and self._ask_to_stop():
-            self._await_gone()
+    def _release(self) -> None:
+        self._processes.release()
+        if self._wire is not None:
+            self._wire.close()
+        self._events.close()
+        if self._trouble is not None:
+            raise self._trouble
+
+    def _stop_in_stages(self) -> None:
+        if self._wire is not None and not self._lost and self._ask_to_stop(self._wire):
+            self._processes.await_gone(self._deadlines.stop_s)
             self._tell_orphans()
-        stages = (
-            (signal.SIGKILL,) if self._lost else (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
-        )
-        for stage in stages:
-            if self._footprint.pids():
-                self._signal(stage)
-                self._await_gone()
-        code = self._template.exit_code(host_pid, EXIT_CODE_WAIT_S)
-        self._tell("stopped", f"host{_ending(code)}")
+        stages = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
+        for stage in stages[-1:] if self._lost else stages:
+            self._signal(stage)
+            self._processes.await_gone(self._deadlines.stop_s)
+
+    def _signal(self, number: signal.Signals, why: str = "") -> None:
+        if pids := self._processes.signal(number):
+            self._tell("signalled", f"{number.name}{why}", pids=pids)
 
     def _tell_orphans(self) -> None:
         """A process that outlives an orderly stop was left behind by the engine."""
-        if pids := self._footprint.pids():
+        if pids := self._processes.pids():
             self.save_stacks()
             self._tell("remains", f"{len(pids)} processes after an orderly stop", pids=pids)
 
-    def _ask_to_stop(self) -> bool:
-        assert self._wire is not None
+    def _ask_to_stop(self, wire: Wire[messages.FromHost]) -> bool:
+        deadline_s = time.monotonic() + self._deadlines.stop_s
+        message: messages.FromHost | int | None = None
         try:
-            self._wire.send({"do": "stop"})
-            while not isinstance(self._wire.receive(self._deadlines.stop_s), messages.Stopped):
-                continue
-        except (PeerGoneError, WaitExpiredError):
+            wire.send({"do": "stop"})
+            while not isinstance(message, messages.Stopped):
+                message = wire.receive(max(0.0, deadline_s - time.monotonic()))
+        except (PeerGoneError, WaitExpiredError, MalformedMessageError):
             return False
         return True
 
-    def _signal(self, number: signal.Signals) -> None:
-        pids = self._footprint.pids()
-        self._tell("signalled", number.name, pids=pids)
-        for pid in pids:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
-
-    def _await_gone(self) -> None:
-        deadline_s = time.monotonic() + self._deadlines.stop_s
-        while self._footprint.pids() and time.monotonic() < deadline_s:
-            time.sleep(0.02)
-
     def _prove_gone(self) -> Remains:
         """Remove what lies around (vLLM leaves its sockets even after a clean exit), look again."""
-        found = self._footprint.remains()
-        self._footprint.clear()
-        after = self._footprint.remains()
+        footprint = self._processes.footprint
+        found = footprint.remains()
+        footprint.clear()
+        after = footprint.remains()
         paths = [str(path) for path in (after or found).paths]
         if after:
             self._tell("remains", "could not be removed", pids=after.pids, paths=paths)
@@ -383,20 +451,15 @@ class Engine:
         event: evidence.EventName,
         detail: str,
         *,
-        pids: Sequence[int] = (),
+        pids: Iterable[int] = (),
         paths: Sequence[str] = (),
     ) -> None:
         at_ns = time.monotonic_ns() - self._began_ns
-        self._events.write(
-            evidence.EngineEvent(
-                event=event, at_ns=at_ns, detail=detail, pids=list(pids), paths=list(paths)
-            )
+        record = evidence.EngineEvent(
+            event=event, at_ns=at_ns, detail=detail, pids=list(pids), paths=list(paths)
         )
-
-
-def _ending(code: int | None) -> str:
-    if code is None:
-        return ""
-    if code < 0:
-        return f" by {signal.Signals(-code).name}"
-    return f" with exit code {code}"
+        try:
+            self._events.write(record)
+        except BundleError as error:
+            # What cannot be written must not keep the engine alive: `stop` raises it.
+            self._trouble = self._trouble or error

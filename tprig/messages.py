@@ -23,7 +23,7 @@ class Warm(Message, frozen=True, kw_only=True, tag="warm"):
 
 
 class Failed(Message, frozen=True, kw_only=True, tag="failed"):
-    """The template cannot import vLLM."""
+    """The template cannot import vLLM, or cannot fork a host."""
 
     error: str
     message: str
@@ -73,6 +73,8 @@ class Described(Message, frozen=True, kw_only=True, tag="described"):
     vocab_size: int
     imported_files: int
     seams: list[evidence.Seam]
+    wrapped: list[str] = []
+    """Seams, of any process, at which something of ours stands instead of vLLM's own callable."""
 
 
 class Done(Message, frozen=True, kw_only=True, tag="done"):

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
+import stat
 import tempfile
 import time
 import uuid
@@ -19,26 +21,36 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
-import psutil
+
+from gpu_scheduler import host
+from gpu_scheduler.owner import Owner, is_alive
 
 SHM = Path("/dev/shm")  # noqa: S108 - where POSIX shared memory lies on Linux
 RECORD = "owner.json"
-PATH_BYTES_MAX = 48
-"""A Unix socket's path may have about 107 bytes; vLLM's sockets are named by 36 characters."""
+ENDINGS = "endings"
+"""What an engine's processes note of their children's ends: lines of a pid and an exit code."""
+FALLBACK = Path("/tmp")  # noqa: S108 - the folder made in it is private to the user
+RUNTIME_BYTES_MAX = 64
+"""A Unix socket's path may have about 107 bytes, and vLLM names its sockets by 36 characters."""
+TOKEN_CHARS = 8
 GONE_WAIT_S = 10.0
 POLL_S = 0.02
+
+
+class RuntimeFolderError(Exception):
+    """There is no folder in which an engine could run."""
 
 
 class Claimant(msgspec.Struct, frozen=True, kw_only=True):
     """Written into a runtime folder: whose it is, and which processes belong to it."""
 
     engine: str
-    owner_pid: int
-    owner_start_s: float
-    """The owner's start time, which tells it from a later process of the same id."""
+    owner: Owner
+    """The process that started the engine; only when it is certainly gone may others clean up."""
     shm_prefix: str
     host_pid: int | None = None
-    host_start_s: float | None = None
+    host_start_token: int | None = None
+    """Tells the host from a later process of the same id."""
 
 
 @dataclass(frozen=True)
@@ -53,18 +65,42 @@ class Remains:
 
 
 def runtime_root() -> Path:
-    """The folder that holds the runtime folders of this user's engines; made if missing."""
-    base = Path(tempfile.gettempdir())
-    if len(os.fsencode(base)) > PATH_BYTES_MAX - 16:
-        base = Path("/tmp")  # noqa: S108 - the folder below is private to the user
-    root = base / f"tprig-{os.getuid()}"
-    root.mkdir(mode=0o700, exist_ok=True)
-    if root.is_symlink() or root.stat().st_uid != os.getuid():
-        raise PermissionError(
-            f"{root} belongs to somebody else: expected a folder of user {os.getuid()}; "
-            "set TMPDIR to a folder of your own"
+    """The folder that holds the runtime folders of this user's engines; made if missing.
+
+    It lies in TMPDIR, unless that path is too long for a socket or holds what a URL may not: vLLM
+    and torch pass such paths on as `ipc://` and `file://`.
+
+    Raises:
+        RuntimeFolderError: if it cannot be made, or is somebody else's.
+    """
+    root = _root_in(Path(tempfile.gettempdir()))
+    if len(os.fsencode(root)) + 1 + TOKEN_CHARS > RUNTIME_BYTES_MAX or re.search(
+        r"[#?%]", str(root)
+    ):
+        root = _root_in(FALLBACK)
+    try:
+        with contextlib.suppress(FileExistsError):
+            root.mkdir(mode=0o700)
+        found = root.lstat()
+    except OSError as error:
+        raise RuntimeFolderError(
+            f"cannot make {root}: {error.strerror}; set TMPDIR to a folder that can be written"
+        ) from error
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        raise RuntimeFolderError(
+            f"expected {root} to be a folder of user {os.getuid()}, found {_what(found)}; remove "
+            "it, or set TMPDIR to a folder of your own"
         )
     return root
+
+
+def _root_in(base: Path) -> Path:
+    return base / f"tprig-{os.getuid()}"
+
+
+def _what(found: os.stat_result) -> str:
+    kind = "a folder" if stat.S_ISDIR(found.st_mode) else "no folder"
+    return f"{'a symbolic link' if stat.S_ISLNK(found.st_mode) else kind} of user {found.st_uid}"
 
 
 class Footprint:
@@ -72,18 +108,16 @@ class Footprint:
 
     Args:
         engine: the engine's id, for those who look.
+
+    Raises:
+        RuntimeFolderError: if it has no room.
     """
 
     def __init__(self, engine: str) -> None:
-        token = uuid.uuid4().hex[:8]
+        token = uuid.uuid4().hex[:TOKEN_CHARS]
         self.runtime = runtime_root() / token
-        self.runtime.mkdir(mode=0o700)
-        me = psutil.Process()
         self._claimant = Claimant(
-            engine=engine,
-            owner_pid=me.pid,
-            owner_start_s=me.create_time(),
-            shm_prefix=f"tprig-{token}-",
+            engine=engine, owner=Owner.current(engine), shm_prefix=f"tprig-{token}-"
         )
         self._write()
 
@@ -93,17 +127,35 @@ class Footprint:
         return self._claimant.shm_prefix
 
     def own(self, host_pid: int) -> None:
-        """Note the host: its session is the engine's."""
-        start_s = _start_s(host_pid)
+        """Note the host: its session is the engine's.
+
+        Raises:
+            RuntimeFolderError: if the note cannot be written; this object knows the host then.
+        """
         self._claimant = msgspec.structs.replace(
-            self._claimant, host_pid=host_pid, host_start_s=start_s
+            self._claimant, host_pid=host_pid, host_start_token=host.start_token(host_pid)
         )
         self._write()
 
     def _write(self) -> None:
         scratch = self.runtime / f".{RECORD}"
-        scratch.write_bytes(msgspec.json.encode(self._claimant))
-        scratch.rename(self.runtime / RECORD)
+        try:
+            self.runtime.mkdir(mode=0o700, exist_ok=True)
+            scratch.write_bytes(msgspec.json.encode(self._claimant))
+            scratch.rename(self.runtime / RECORD)
+        except OSError as error:
+            raise RuntimeFolderError(
+                f"cannot write to {self.runtime}: {error.strerror}; make room, or set TMPDIR to "
+                "another folder"
+            ) from error
+
+    def exit_code(self, pid: int) -> int | None:
+        """What the engine has noted of the end of one of its processes; None if nothing (yet)."""
+        with contextlib.suppress(OSError):
+            for line in (self.runtime / ENDINGS).read_text(encoding="ascii").splitlines():
+                if (match := re.fullmatch(rf"{pid} (-?\d+)", line)) is not None:
+                    return int(match[1])
+        return None
 
     def pids(self) -> tuple[int, ...]:
         """The engine's living processes."""
@@ -114,17 +166,28 @@ class Footprint:
         return _remains(self.runtime, self._claimant)
 
     def clear(self) -> None:
-        """Kill what lives, unlink what lies; afterwards nothing of the engine is left."""
+        """Kill what lives, unlink what lies; `remains` tells what could not be removed."""
         _clear(self.runtime, self._claimant)
 
 
 def sweep(root: Path | None = None) -> list[str]:
-    """Clear what engines of dead owners have left; returns the engines' ids."""
+    """Clear what engines of dead owners have left.
+
+    An engine whose owner lives, or cannot be seen from here because it is in another container,
+    is left alone.
+
+    Returns:
+        The ids of the engines that have been cleared.
+
+    Raises:
+        RuntimeFolderError: if `root` is left out and there is none.
+    """
     swept = []
     for runtime, claimant in _claims(root or runtime_root()):
-        if not _lives(claimant.owner_pid, claimant.owner_start_s):
+        if is_alive(claimant.owner) is False:
             _clear(runtime, claimant)
-            swept.append(claimant.engine)
+            if not runtime.exists():
+                swept.append(claimant.engine)
     return swept
 
 
@@ -135,54 +198,59 @@ def _claims(root: Path) -> Iterator[tuple[Path, Claimant]]:
             yield runtime, msgspec.json.decode(data, type=Claimant)
 
 
-def _lives(pid: int, start_s: float | None) -> bool:
-    with contextlib.suppress(psutil.Error):
-        return psutil.Process(pid).create_time() == start_s
-    return False
-
-
-def _start_s(pid: int) -> float | None:
-    with contextlib.suppress(psutil.Error):
-        return psutil.Process(pid).create_time()
-    return None
-
-
 def _session_pids(claimant: Claimant) -> tuple[int, ...]:
     """Living members of the host's session.
 
     The kernel lends a session's id to nobody while a member lives. Once all are gone it may, and
-    the stranger who got it is then its leader, with another start time than the host's.
+    the stranger who got it is then its leader, with another start time than the host's. After the
+    host's machine was booted anew, every process is a stranger.
     """
     session = claimant.host_pid
-    if session is None or _start_s(session) not in (None, claimant.host_start_s):
+    if session is None or claimant.owner.boot_id != host.boot_id():
         return ()
-    return tuple(process.pid for process in psutil.process_iter() if _is_member(process, session))
+    if host.start_token(session) not in (None, claimant.host_start_token):
+        return ()
+    return tuple(pid for pid in _all_pids() if _is_member(pid, session))
 
 
-def _is_member(process: psutil.Process, session: int) -> bool:
-    with contextlib.suppress(ProcessLookupError, PermissionError, psutil.Error):
-        return os.getsid(process.pid) == session and process.status() != psutil.STATUS_ZOMBIE
+def _all_pids() -> Iterator[int]:
+    return (int(entry.name) for entry in os.scandir("/proc") if entry.name.isdigit())
+
+
+def _is_member(pid: int, session: int) -> bool:
+    """True for a living member: a zombie is gone, and only waits for its parent to notice."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        return os.getsid(pid) == session and host.start_token(pid) is not None
     return False
 
 
+def _segments(claimant: Claimant) -> list[Path]:
+    return sorted(SHM.glob(f"*{claimant.shm_prefix}*"))
+
+
 def _remains(runtime: Path, claimant: Claimant) -> Remains:
-    segments = SHM.glob(f"*{claimant.shm_prefix}*")
     files = (p for p in runtime.rglob("*") if p.name != RECORD and not p.is_dir())
-    return Remains(_session_pids(claimant), (*sorted(segments), *sorted(files)))
+    return Remains(_session_pids(claimant), (*_segments(claimant), *sorted(files)))
 
 
 def _clear(runtime: Path, claimant: Claimant) -> None:
+    """Nothing is unlinked while a process lives: the record is what later sweeps find it by."""
+    if not _killed(claimant):
+        return
+    for segment in _segments(claimant):
+        with contextlib.suppress(OSError):
+            segment.unlink()
+    shutil.rmtree(runtime, ignore_errors=True)
+
+
+def _killed(claimant: Claimant) -> bool:
+    """Kill until nothing lives; False when something outlives it, stuck in the kernel."""
     deadline_s = time.monotonic() + GONE_WAIT_S
     while pids := _session_pids(claimant):
+        if time.monotonic() > deadline_s:
+            return False
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        if time.monotonic() > deadline_s:
-            raise TimeoutError(
-                f"processes {pids} of engine {claimant.engine} outlived SIGKILL by "
-                f"{GONE_WAIT_S:g} s; they are stuck in the kernel: see /proc/PID/stack"
-            )
         time.sleep(POLL_S)
-    for segment in SHM.glob(f"*{claimant.shm_prefix}*"):
-        segment.unlink(missing_ok=True)
-    shutil.rmtree(runtime, ignore_errors=True)
+    return True

@@ -1,7 +1,8 @@
-"""The last words of a process, from its log."""
+"""The last words of a process: how it ended, and the end of its log."""
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 TAIL_BYTES = 4096
@@ -18,3 +19,19 @@ def tail(log: Path, lines: int = TAIL_LINES) -> str:
     except OSError:
         return ""
     return "\n".join(text.splitlines()[-lines:])
+
+
+def ending(code: int | None) -> str:
+    """How a process ended, in words.
+
+    Args:
+        code: its exit code, negative for a signal, None if that is not known.
+    """
+    if code is None:
+        return "ended"
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        return f"ended by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"ended by signal {-code}"

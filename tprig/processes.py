@@ -1,0 +1,132 @@
+"""An engine's processes: forked, watched, signalled, and shown to be gone."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from tprig import tails
+from tprig.remains import Footprint
+from tprig.template import Child, Template
+from tprig.wire import poll
+
+EXIT_CODE_WAIT_S = 2.0
+POLL_S = 0.02
+
+
+class _Watched(NamedTuple):
+    pid: int
+    role: str
+
+
+class Processes:
+    """The processes of one engine, the host first.
+
+    Args:
+        engine: the engine's id.
+        template: forks the host.
+
+    Attributes:
+        footprint: their place on the machine.
+        host: the host, once it was forked.
+
+    Raises:
+        RuntimeFolderError: if there is no place for them.
+    """
+
+    def __init__(self, engine: str, template: Template) -> None:
+        self.footprint = Footprint(engine)
+        self.host: Child | None = None
+        self._template = template
+        self._watched: dict[int, _Watched] = {}
+
+    def fork(self, request: Mapping[str, Any]) -> Child:
+        """Fork the host and watch it.
+
+        Raises:
+            TemplateError: if the template cannot.
+            RuntimeFolderError: if it cannot be written down whose host it is.
+        """
+        self.host = self._template.fork(request)
+        self.footprint.own(self.host.pid)
+        self.watch(self.host.pid, "host")
+        return self.host
+
+    def watch(self, pid: int, role: str) -> None:
+        """Have a process among `descriptors`, to hear at once when it ends.
+
+        Args:
+            pid: the process; one that is watched keeps its first role.
+            role: `host`, `core`, `rank0`, ...
+        """
+        if all(pid != watched.pid for watched in self._watched.values()):
+            with contextlib.suppress(ProcessLookupError):
+                self._watched[os.pidfd_open(pid)] = _Watched(pid, role)
+
+    @property
+    def descriptors(self) -> list[int]:
+        """One per watched process; it becomes readable when the process ends."""
+        return list(self._watched)
+
+    def pids(self) -> tuple[int, ...]:
+        """Those that live."""
+        return self.footprint.pids()
+
+    def dead(self) -> dict[int, str]:
+        """The watched processes that have ended: role by pid."""
+        watched = [self._watched[descriptor] for descriptor in poll(self.descriptors, 0)]
+        return {process.pid: process.role for process in watched}
+
+    def endings(self, dead: Mapping[int, str]) -> list[str]:
+        """How those processes ended that no other one took along, in words.
+
+        Args:
+            dead: role by pid.
+        """
+        if self.host is None or self.host.pid not in dead:
+            return [
+                f"process {role} (pid {pid}) {tails.ending(self._exit_code(pid))}"
+                for pid, role in dead.items()
+            ]
+        code = self._template.exit_code(self.host.pid, EXIT_CODE_WAIT_S)
+        if code is None and (ending := self._template.ending(EXIT_CODE_WAIT_S)):
+            return [f"the warm template (pid {self._template.pid}) {ending}, and the host with it"]
+        return [f"process host (pid {self.host.pid}) {tails.ending(code)}"]
+
+    def _exit_code(self, pid: int) -> int | None:
+        """What the process's parent, one of the engine's, has noted of its end."""
+        deadline_s = time.monotonic() + EXIT_CODE_WAIT_S
+        while (code := self.footprint.exit_code(pid)) is None and time.monotonic() < deadline_s:
+            time.sleep(POLL_S)
+        return code
+
+    def signal(self, number: signal.Signals) -> tuple[int, ...]:
+        """Send a signal to all that live; returns them."""
+        pids = self.pids()
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+        return pids
+
+    def await_gone(self, timeout_s: float) -> None:
+        """Wait until none lives, or the time is over."""
+        deadline_s = time.monotonic() + timeout_s
+        while self.pids() and time.monotonic() < deadline_s:
+            time.sleep(POLL_S)
+
+    def host_ending(self) -> str:
+        """How the host ended, in words."""
+        if self.host is None:
+            return "no process of it was started"
+        code = self._template.exit_code(self.host.pid, EXIT_CODE_WAIT_S)
+        return f"host {tails.ending(code)}"
+
+    def release(self) -> None:
+        """Watch no more."""
+        for descriptor in self._watched:
+            os.close(descriptor)
+        self._watched.clear()
