@@ -123,7 +123,7 @@ def changed(git: Git, base: Base, commit: str | None) -> dict[str, Entry]:
     Raises:
         TreeError: when what decides the binaries and dependencies is otherwise as well.
     """
-    options = ("--raw", "-z", "--no-abbrev", "--no-renames", "--no-relative", "--no-ext-diff")
+    options = ("--raw", "-z", "--no-abbrev", "--no-renames", "--no-relative")
     revisions = [base.commit, commit] if commit else [base.commit]
     paths = ("--", *DECISIVE, PACKAGE)
     words = git.words("diff", *options, "--ignore-submodules=none", *revisions, *paths)

@@ -26,7 +26,7 @@ _REGULAR_MODES = ("100644", "100755")
 class File:
     """A source to be written.
 
-    `mtime_ns` is that of the installed file, by which its compiled bytecode stays valid.
+    `mtime_ns` is that of the file it was read from, by which compiled bytecode stays valid.
     """
 
     data: bytes
@@ -128,7 +128,7 @@ def _take(git: Git, entries: Mapping[str, Entry]) -> dict[str, File]:
     taken = {}
     for name, entry in entries.items():
         if entry.blob is None:
-            taken[name] = dataclasses.replace(_read(git.folder / name), mtime_ns=None)
+            taken[name] = _read(git.folder / name)
         else:
             taken[name] = File(next(contents), entry.mode == "100755")
     return taken

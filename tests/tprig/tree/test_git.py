@@ -19,6 +19,31 @@ def test_a_stale_index_is_not_refreshed(stage: Stage) -> None:
     assert state(stage.work) == before
 
 
+def test_a_monitor_of_files_is_not_asked(stage: Stage, tmp_path: Path) -> None:
+    monitor = tmp_path / "monitor"
+    # It says that nothing has changed, whatever has.
+    monitor.write_text(f"#!/bin/sh\ntouch '{tmp_path}/asked'\nprintf 'token\\0'\n")
+    monitor.chmod(0o755)
+    stage.git("config", "core.fsmonitor", str(monitor))
+    stage.git("update-index", "--fsmonitor")
+    stage.git("status")
+    (tmp_path / "asked").unlink()
+    stage.write("vllm/a.py", "WHAT = 'unseen'\n")
+    assert stage.overlay().changed == ("vllm/a.py",)
+    assert not (tmp_path / "asked").exists()
+
+
+def test_an_edit_within_the_grain_of_the_clock_is_seen(stage: Stage) -> None:
+    stage.git("config", "core.trustctime", "false")
+    source, index = stage.work / "vllm/a.py", stage.work / ".git/index"
+    os.utime(source, (1, 1))
+    stage.git("update-index", "--refresh")
+    source.write_text(source.read_text().replace("base", "soap"))
+    for path in (source, index):
+        os.utime(path, (1, 1))
+    assert stage.overlay().changed == ("vllm/a.py",)
+
+
 @pytest.mark.parametrize(
     ("setting", "value"),
     [
@@ -34,6 +59,7 @@ def test_a_stale_index_is_not_refreshed(stage: Stage) -> None:
 )
 def test_settings_of_the_repository_do_not_matter(stage: Stage, setting: str, value: str) -> None:
     stage.git("config", setting, value)
+    stage.git("config", "splitIndex.maxPercentChange", "0")
     stage.git("update-index", "--refresh")
     os.utime(stage.work / "csrc/kernel.cu", ns=(0, 0))
     stage.write("vllm/pkg/m1.py", "NUMBER = 'one'\n")
