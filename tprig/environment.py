@@ -9,6 +9,7 @@ import os
 import platform
 import re
 import shutil
+import tempfile
 import signal
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
@@ -89,7 +90,7 @@ class _Interpreter(msgspec.Struct):
 def collect(
     python: str | Path,
     *,
-    tree: Path | None = None,
+    tree: evidence.Repository | None = None,
     gpus: Sequence[evidence.Gpu] = (),
     variables: Mapping[str, str] | None = None,
     oversubscribed: bool = False,
@@ -98,7 +99,7 @@ def collect(
 
     Args:
         python: The interpreter under test.
-        tree: The source tree under test.
+        tree: What of the source tree under test ran, which need not be what is checked out.
         gpus: The host's GPUs.
         variables: The environment variables to choose from; by default this process's.
         oversubscribed: Whether several ranks share a device.
@@ -109,7 +110,7 @@ def collect(
     return evidence.Environment(
         tprig_version=_tprig_version(),
         tprig=repository(_CHECKOUT),
-        tree=None if tree is None else repository(tree),
+        tree=tree,
         host=platform.node(),
         kernel=f"{platform.system()} {platform.release()}",
         machine=platform.machine(),
@@ -220,7 +221,18 @@ def _base(path: Path) -> str | None:
 
 
 def _diff_digest(path: Path) -> str | None:
-    diff = _git(path, "diff", "--no-ext-diff", "--no-textconv", "--no-color", "HEAD", strip=False)
+    """On a copy of the index: `git diff` refreshes the one it reads, whatever it is told."""
+    index = _git(path, "rev-parse", "--path-format=absolute", "--git-path", "index")
+    if index is None:
+        return None
+    with tempfile.TemporaryDirectory(prefix="tprig-index-") as scratch:
+        copy = Path(scratch) / "index"
+        try:
+            shutil.copy2(os.fsdecode(index), copy)
+        except OSError:
+            return None
+        options = ("--no-ext-diff", "--no-textconv", "--no-color")
+        diff = _git(path, "diff", *options, "HEAD", strip=False, index=copy)
     return None if diff is None else hashlib.sha256(diff).hexdigest()
 
 
@@ -228,7 +240,9 @@ def _text(output: bytes | None) -> str | None:
     return output.decode(errors="replace") if output else None
 
 
-def _git(path: Path, *arguments: str, strip: bool = True) -> bytes | None:
+def _git(
+    path: Path, *arguments: str, strip: bool = True, index: Path | None = None
+) -> bytes | None:
     """Runs git in `path` without side effects; None when it fails or is not there."""
     # A hook's GIT_DIR and its like would point at another work tree.
     variables = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
@@ -237,7 +251,9 @@ def _git(path: Path, *arguments: str, strip: bool = True) -> bytes | None:
     output = _run(
         [shutil.which("git") or "git", "-C", str(path.resolve()), *options, *arguments],
         GIT_DEADLINE_S,
-        variables | {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"},
+        variables
+        | {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
+        | ({} if index is None else {"GIT_INDEX_FILE": str(index)}),
     )
     return output.removesuffix(b"\n") if output is not None and strip else output
 

@@ -371,6 +371,10 @@ class Repository(Record, frozen=True, kw_only=True):
     dirty: bool | None
     diff_digest: str | None
     """SHA-256 of `git diff HEAD`, when dirty."""
+    changed: list[str] = []
+    """Of a tree under test: files under `vllm/` that it has otherwise than its base."""
+    patched: list[str] = []
+    """Files that the installed build has otherwise than the base, and that stayed as they are."""
 
 
 class Environment(Record, frozen=True, kw_only=True):

@@ -91,6 +91,8 @@ class Template:
                     command,
                     pass_fds=[theirs.fileno()],
                     env=environment,
+                    # `python -m` looks into its folder first, and ours may hold another vLLM.
+                    cwd="/",
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,

@@ -57,7 +57,6 @@ ARM = evidence.Arm(
     environment={},
     model_digest="d",
     core_process=False,
-    recorders=[],
 )
 EFFECTIVE = evidence.Effective(
     vllm_version="1",
@@ -74,6 +73,7 @@ RUN = evidence.Run(
     id="r1",
     engine="e1",
     test="t",
+    recorders=[],
     faults=[],
     started="2026-01-01T00:00:00Z",
     elapsed_s=0.5,

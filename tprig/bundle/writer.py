@@ -191,6 +191,8 @@ class Writer:
         self.root = root
         self.bundle = files.bundle_id(root)
         self._streams: list[StreamWriter] = []
+        # Engines that run side by side are recorded by a thread each.
+        self._lock = threading.RLock()
         with files.reporting(str(root), "nothing was written"):
             root.mkdir(parents=True, exist_ok=True)
             occupied = next(root.iterdir(), None)
@@ -247,7 +249,8 @@ class Writer:
         header = evidence.Header(version=evidence.SCHEMA_VERSION, stream=kind, subject=subject)
         each = kind in _FLUSHED_STREAMS if flush is None else flush
         stream = StreamWriter(self.path(path), path, header, flush=each)
-        self._streams = [s for s in self._streams if not s.closed] + [stream]
+        with self._lock:
+            self._streams = [s for s in self._streams if not s.closed] + [stream]
         return stream
 
     def seal(self) -> evidence.Manifest:

@@ -19,10 +19,10 @@ def allow(ranks_per_device: int) -> None:
     visible = platform.logical_device_id_to_visible_device_id
 
     def pretended() -> int:
-        return real() * ranks_per_device
+        return int(real()) * ranks_per_device
 
     def to_real(_cls: Any, device_id: int) -> Any:
-        return visible(device_id % real())
+        return visible(device_id % int(real()))
 
     torch.accelerator.device_count = pretended
     platform.logical_device_id_to_visible_device_id = classmethod(to_real)
