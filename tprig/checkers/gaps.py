@@ -10,6 +10,10 @@ from tprig.evidence import Claim, RankRecord, Seam
 from tprig.history import RunHistory, Stream
 
 
+_COMPARED = ({"off", "on"}, {"tp1", "tp2"})
+"""Roles of runs that are held against each other."""
+
+
 def cast(claim: Claim, runs: Mapping[str, RunHistory]) -> dict[str, RunHistory]:
     """Role -> history, for the runs of the claim that were recorded."""
     return {role: runs[run] for role, run in claim.runs.items() if run in runs}
@@ -27,7 +31,20 @@ def gaps(claim: Claim, checker: Checker, runs: Mapping[str, RunHistory]) -> list
             continue
         for need in checker.needs:
             found += _NEEDS[need](runs[run])
+    if set(claim.runs) in _COMPARED:
+        found += _asked_differently(cast(claim, runs))
     return list(dict.fromkeys(found))
+
+
+def _asked_differently(runs: Runs) -> list[str]:
+    """Runs that are compared must have been asked the same."""
+    asked = {role: run for role, run in runs.items() if run.workload is not None}
+    first = next(iter(asked.values()), None)
+    return [
+        f"run {run.id} ({role}) was not asked what run {first.id} was: their requests differ"
+        for role, run in asked.items()
+        if first is not None and run.workload != first.workload
+    ]
 
 
 def moved_seams(checker: Checker, runs: Runs) -> list[str]:

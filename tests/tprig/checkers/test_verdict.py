@@ -376,3 +376,16 @@ def test_what_does_not_count_is_never_success(name: VerdictName) -> None:
 
 def test_a_plan_without_claims_is_unknown() -> None:
     assert worst(judge(histories.plan([]), RUNS)) == "unknown"
+
+
+@pytest.mark.parametrize("name", ["outputs", "acceptance"])
+def test_runs_that_were_asked_differently_are_not_compared(name: str) -> None:
+    assert OFF.workload is not None
+    first, *others = OFF.workload.requests
+    sampling = msgspec.structs.replace(first.sampling, temperature=first.sampling.temperature + 0.1)
+    requests = [msgspec.structs.replace(first, sampling=sampling), *others]
+    asked = replace(OFF, workload=msgspec.structs.replace(OFF.workload, requests=requests))
+    claim = histories.claim(name, {"off": "off", "on": "on"})
+    found = judge_claim(claim, {"off": asked, "on": ON}, (), in_versions)
+    assert found.verdict == "unknown"
+    assert "their requests differ" in found.reason
