@@ -9,9 +9,9 @@ import os
 import platform
 import re
 import shutil
-import tempfile
 import signal
 import subprocess
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -129,7 +129,16 @@ def collect(
 
 
 def redacted_variables(variables: Mapping[str, str]) -> dict[str, str]:
-    """Chooses the variables that decide what an engine does, with every secret redacted.
+    """Chooses the variables that decide what an engine does, with every secret redacted."""
+    return {
+        name: value
+        for name, value in redacted(variables).items()
+        if name in _NAMES or name.startswith(_PREFIXES)
+    }
+
+
+def redacted(variables: Mapping[str, str]) -> dict[str, str]:
+    """All variables, with every secret redacted.
 
     A value is redacted whole when its name says that it is a secret. Within other values, what is
     redacted: such a variable's value, user and password of a URL, settings named like a secret,
@@ -139,7 +148,6 @@ def redacted_variables(variables: Mapping[str, str]) -> dict[str, str]:
     return {
         printable(name): REDACTED if _is_secret(name) else redact(value, secrets)
         for name, value in sorted(variables.items())
-        if name in _NAMES or name.startswith(_PREFIXES)
     }
 
 

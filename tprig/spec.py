@@ -13,6 +13,7 @@ from typing import Any, Literal
 import msgspec
 
 from tprig import evidence
+from tprig.environment import redacted
 
 Platform = Literal["cpu", "cuda"]
 
@@ -139,7 +140,7 @@ class EngineSpec:
                 name: msgspec.Raw(msgspec.json.encode(value))
                 for name, value in sorted(self.engine_arguments.items())
             },
-            environment=dict(sorted(self.process_environment.items())),
+            environment=redacted(self.process_environment),
             model_digest=checkpoint_digest(self.model),
             core_process=self.core_process,
         )

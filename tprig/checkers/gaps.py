@@ -9,7 +9,6 @@ from tprig.checkers.wording import counted
 from tprig.evidence import Claim, RankRecord, Seam
 from tprig.history import RunHistory, Stream
 
-
 _COMPARED = ({"off", "on"}, {"tp1", "tp2"})
 """Roles of runs that are held against each other."""
 
