@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tprig_inject.hooks import Layer
+from tprig_inject.hooks import Layer, Wrap
 from tprig_inject.session import Context
 
 
@@ -16,6 +16,14 @@ class Once:
         self._context = context
         self._name = name
         self.spent = False
+
+    def wrap(self, seam: str, wrap: Wrap) -> None:
+        """Put the fault in place, and note that it is.
+
+        Raises:
+            SeamMovedError: if the seam does not look as expected.
+        """
+        self._context.wrap(seam, Layer.FAULT, wrap)
         self._tell("armed", "")
 
     def strike(self, detail: str) -> None:
@@ -39,16 +47,16 @@ class Once:
 def row_shifted(context: Context) -> None:
     """One row of a mask becomes the row before it, within a request."""
     once = Once(context, "mask-row-shifted")
-    _after_sample(context, once, lambda output: _shift_first(output, once))
+    _after_sample(once, lambda output: _shift_first(output, once))
 
 
 def token_cut(context: Context) -> None:
     """The emitted token is taken out of its own support."""
     once = Once(context, "mask-token-cut")
-    _after_sample(context, once, lambda output: _cut_first(output, once))
+    _after_sample(once, lambda output: _cut_first(output, once))
 
 
-def _after_sample(context: Context, once: Once, alter: Callable[[Any], None]) -> None:
+def _after_sample(once: Once, alter: Callable[[Any], None]) -> None:
     def wrap(original: Any) -> Any:
         def sample(self: Any, *args: Any, **kwargs: Any) -> Any:
             output = original(self, *args, **kwargs)
@@ -58,7 +66,7 @@ def _after_sample(context: Context, once: Once, alter: Callable[[Any], None]) ->
 
         return sample
 
-    context.wrap("model_runner.sample", Layer.FAULT, wrap)
+    once.wrap("model_runner.sample", wrap)
 
 
 def _shift_first(output: Any, once: Once) -> None:
@@ -113,4 +121,4 @@ def lost(context: Context) -> None:
 
         return slice_request
 
-    context.wrap("sampling_mask.slice_request", Layer.FAULT, wrap)
+    once.wrap("sampling_mask.slice_request", wrap)
