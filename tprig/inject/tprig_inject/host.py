@@ -164,7 +164,7 @@ class Run:
         """Run with recorders and faults in place, and take them out whatever happens."""
         faults = self._message["faults"]
         self._session.begin(
-            write=self._channel.send,
+            write=self._tell,
             recorders=[],
             faults=faults["core"],
             model_runner=None,
@@ -184,6 +184,11 @@ class Run:
             self._session.end()
             self._engine.collective_rpc("tprig_end")
         self._channel.send({"type": "done", "elapsed_ns": self._clock.now_ns()})
+
+    def _tell(self, record: dict[str, Any]) -> None:
+        """What a fault says; which seams have moved, the engine's description has told."""
+        if record["type"] != "seam":
+            self._channel.send(record)
 
     def _loop(self) -> None:
         step = 0
