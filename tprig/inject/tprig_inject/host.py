@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import gc
+import multiprocessing
 import os
 import sys
 import traceback
@@ -13,7 +15,7 @@ from tprig_inject import process, records, seams
 from tprig_inject.channel import Channel
 from tprig_inject.config import Config
 from tprig_inject.session import Session
-from tprig_inject.worker import hooks, imported_files
+from tprig_inject.worker import hooks, imported_files, wrapped
 
 
 def main(channel: Channel, request: dict[str, Any]) -> int:
@@ -35,11 +37,13 @@ def main(channel: Channel, request: dict[str, Any]) -> int:
         platform=request["platform"],
         host_pid=os.getpid(),
         forked=request["platform"] == "cpu",
+        ranks_per_device=request["ranks_per_device"],
         seams=request["seams"],
     )
     settings.publish()
     process.settle(settings.place)
     process.watch(settings.place)
+    _keep_frozen()
     if request["platform"] == "cpu":
         _fork_workers(request["shm_prefix"])
     try:
@@ -63,13 +67,20 @@ def _redirect(log: str) -> None:
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
 
 
+def _keep_frozen() -> None:
+    """Leave the template's heap to its end: vLLM unfreezes it, and collects it twice, as it stops.
+
+    That walks, and so copies, hundreds of megabytes in each process, which end next anyway.
+    """
+    gc.unfreeze = lambda: None
+
+
 def _fork_workers(shm_prefix: str) -> None:
     """Let workers and engine core be forked, which vLLM's CPU platform rules out by itself.
 
     Nothing here has run a parallel operation before the fork, which is what it guards against.
     The rendezvous file names the CPU's shared memory, so it carries the engine's prefix.
     """
-    import multiprocessing
     import tempfile
     from uuid import uuid4
 
@@ -133,10 +144,15 @@ class Host:
     def _describe(self) -> dict[str, Any]:
         workers = self._engine.collective_rpc("tprig_describe")
         imported = imported_files()
+        at_seams = set(wrapped())
         for worker in workers:
             imported.update(worker["imported"])
-        report = seams.report(hooks().table)
-        return {**records.description(self._engine, workers, imported), "seams": report}
+            at_seams.update(worker["wrapped"])
+        said = records.description(self._engine, workers, imported)
+        if self._request["core_process"]:
+            (core,) = multiprocessing.active_children()
+            said["pids"]["core"] = core.pid
+        return {**said, "seams": seams.report(hooks().table), "wrapped": sorted(at_seams)}
 
     def _stop(self) -> None:
         with contextlib.suppress(Exception):

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import faulthandler
+import multiprocessing.popen_fork
 import multiprocessing.shared_memory
 import os
 import signal
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 PR_SET_PDEATHSIG = 1
+PR_SET_PTRACER = 0x59616D61
+PR_SET_PTRACER_ANY = ctypes.c_ulong(-1)
+ENDINGS = "endings"
 STACKS_SIGNAL = signal.SIGUSR2
 """On this signal a process writes the Python stacks of all its threads to its stacks file."""
 
@@ -44,7 +49,10 @@ def die_with_parent(parent_pid: int) -> None:
 
 
 def watch(place: Place) -> None:
-    """Make this process, and every process it forks, die with its parent and tell its stacks."""
+    """Make this process, and every process it forks, die with its parent and tell its stacks.
+
+    What it notices of its children's ends it notes for the client.
+    """
     pids = [os.getppid()]
 
     def enter() -> None:
@@ -55,14 +63,36 @@ def watch(place: Place) -> None:
 
     enter()
     os.register_at_fork(after_in_child=enter)
+    _note_endings(place.runtime / ENDINGS)
 
 
 def _enter(place: Place, parent_pid: int) -> None:
     die_with_parent(parent_pid)
+    # Where Yama restricts ptrace(2) to ancestors, py-spy may read this process all the same.
+    _libc.prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0)
     # Never closed: the handlers write to its descriptor for as long as the process lives.
     _stacks.append(stacks := (place.runtime / f"{os.getpid()}.stacks").open("w", encoding="utf-8"))
     faulthandler.register(STACKS_SIGNAL, file=stacks, all_threads=True, chain=False)
     faulthandler.enable(file=stacks, all_threads=True)
+
+
+def _note_endings(path: Path) -> None:
+    """Append a line of pid and exit code for each child that `multiprocessing` finds ended.
+
+    Only a parent can learn how a process ended, and vLLM keeps it to itself.
+    """
+    popen: Any = multiprocessing.popen_fork.Popen
+    original = popen.poll
+
+    def poll(self: Any, *args: Any, **kwargs: Any) -> Any:
+        known = self.returncode
+        code = original(self, *args, **kwargs)
+        if known is None and code is not None:
+            with contextlib.suppress(OSError), path.open("a", encoding="ascii") as file:
+                file.write(f"{self.pid} {code}\n")
+        return code
+
+    popen.poll = poll
 
 
 def settle(place: Place) -> None:

@@ -127,6 +127,16 @@ def _compare(seam: Seam, owner: Any, raw: Any) -> Found:
     return Found(seam, owner, f"({', '.join(names)})", ok=ok)
 
 
+def standing(table: Mapping[str, Seam]) -> dict[str, Any]:
+    """What stands at each seam that looks as expected: a function, classmethod or staticmethod."""
+    located = {name: locate(seam) for name, seam in table.items()}
+    return {
+        name: inspect.getattr_static(found.owner, found.seam.attribute.rpartition(".")[2])
+        for name, found in located.items()
+        if found.ok
+    }
+
+
 def report(table: Mapping[str, Seam]) -> list[dict[str, Any]]:
     """One `seam` record per seam, as the evidence schema has it."""
     records = []

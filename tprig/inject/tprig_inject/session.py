@@ -90,7 +90,9 @@ class Session:
 
         self.end()
         self.context = context = Context(self.hooks, write, model_runner)
-        counted = model_runner is None or context.install(_count_steps, "steps")
+        # Nothing stands in the way of a run that nothing is recorded of.
+        counts = model_runner is not None and (recorders or faults)
+        counted = not counts or context.install(_count_steps, "steps")
         for name in recorders if counted else ():
             context.install(RECORDERS[name].install, name)
         for name in faults:

@@ -24,7 +24,7 @@ from typing import Any
 from tprig_inject import process
 from tprig_inject.channel import Channel
 
-REQUEST_BYTES_MAX = 1 << 20
+REQUEST_BYTES = 1 << 16
 
 
 def main() -> None:
@@ -40,9 +40,14 @@ def main() -> None:
         channel.send({"type": "warm", "pid": os.getpid(), **warm_up()})
     except Exception as error:  # noqa: BLE001 - the client tells the user whatever it was
         traceback.print_exc()
-        channel.send({"type": "failed", "error": type(error).__name__, "message": str(error)})
+        channel.send(failed(error))
         return
     serve(control, channel)
+
+
+def failed(error: Exception) -> dict[str, Any]:
+    """What the client hears when vLLM cannot be imported, or a host not forked."""
+    return {"type": "failed", "error": type(error).__name__, "message": str(error)}
 
 
 _COMMON = (
@@ -106,12 +111,34 @@ def serve(control: socket.socket, channel: Channel) -> None:
             for report in ended_children():
                 channel.send(report)
         if control.fileno() in readable:
-            data, fds, _, _ = socket.recv_fds(control, REQUEST_BYTES_MAX, 1)
-            if not data:
+            if (asked := receive(control)) is None:
                 return
-            request = json.loads(data)
-            pid = fork_host(control, socket.socket(fileno=fds[0]), request)
-            channel.send({"type": "forked", "engine": request["engine"], "pid": pid})
+            channel.send(answer(control, *asked))
+
+
+def receive(control: socket.socket) -> tuple[dict[str, Any], socket.socket] | None:
+    """The next request with the host's end of its channel; None when the client is gone."""
+    data, fds, _, _ = socket.recv_fds(control, REQUEST_BYTES, 1)
+    if not data:
+        return None
+    sock = socket.socket(fileno=fds[0])
+    sock.set_inheritable(False)
+    # The client sends the next request only after it was answered: nothing follows the newline.
+    while not data.endswith(b"\n"):
+        if not (more := control.recv(REQUEST_BYTES)):
+            return None
+        data += more
+    return json.loads(data), sock
+
+
+def answer(control: socket.socket, request: dict[str, Any], sock: socket.socket) -> dict[str, Any]:
+    """Fork the host that is asked for, and tell its process id, or why there is none."""
+    with sock:
+        try:
+            pid = fork_host(control, sock, request)
+        except OSError as error:
+            return failed(error)
+    return {"type": "forked", "engine": request["engine"], "pid": pid}
 
 
 def ended_children() -> list[dict[str, Any]]:
@@ -127,12 +154,13 @@ def ended_children() -> list[dict[str, Any]]:
 
 def fork_host(control: socket.socket, sock: socket.socket, request: dict[str, Any]) -> int:
     """Fork one engine host; returns its process id."""
+    parent_pid = os.getpid()
     pid = os.fork()
     if pid:
-        sock.close()
         return pid
     code = 1
     try:
+        process.die_with_parent(parent_pid)
         control.close()
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -141,12 +169,17 @@ def fork_host(control: socket.socket, sock: socket.socket, request: dict[str, An
 
         code = host.main(Channel(sock), request)
     except BaseException:  # noqa: BLE001 - nothing may return into the template's loop
-        traceback.print_exc()
+        with contextlib.suppress(OSError):
+            traceback.print_exc()
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            # Where the disk is full, there is no room for what they still hold.
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
         os._exit(code)
 
 
 if __name__ == "__main__":
     main()
+    # At once: to finalize an interpreter that has imported vLLM takes most of a second.
+    os._exit(0)

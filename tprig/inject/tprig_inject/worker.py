@@ -50,13 +50,35 @@ class WorkerExtension:
         self._tprig_stream.close()
 
     def tprig_describe(self) -> dict[str, Any]:
-        """Who this worker is: `rank`, `pid`, `imported` (vLLM's files), `vocab_size`."""
+        """Who this worker is: `rank`, `pid`, `imported` (vLLM's files), `vocab_size`, `wrapped`."""
         return {
             "rank": self.rank,
             "pid": os.getpid(),
             "imported": imported_files(),
             "vocab_size": int(self.model_runner.vocab_size),
+            "wrapped": wrapped(),
         }
+
+
+@cache
+def _first_seen() -> dict[str, Any]:
+    """What stood at the seams when this process first looked, which is before its first run."""
+    return seams.standing(hooks().table)
+
+
+def wrapped() -> list[str]:
+    """The seams at which something else stands than at first, or something of ours, by name."""
+    first = _first_seen()
+    return [
+        name
+        for name, raw in seams.standing(hooks().table).items()
+        if raw is not first.get(name) or _is_ours(raw)
+    ]
+
+
+def _is_ours(raw: Any) -> bool:
+    code = getattr(getattr(raw, "__func__", raw), "__code__", None)
+    return code is not None and Path(code.co_filename).is_relative_to(Path(__file__).parent)
 
 
 def imported_files() -> dict[str, str]:
