@@ -7,6 +7,7 @@ import hashlib
 import json
 import sys
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -152,8 +153,20 @@ def checkpoint_digest(folder: Path) -> str:
     Raises:
         OSError: if a file cannot be read.
     """
+    files = sorted(path for path in folder.iterdir() if path.is_file())
+    states = [(path, path.stat()) for path in files]
+    return _digest(tuple((path, s.st_ino, s.st_size, s.st_mtime_ns) for path, s in states))
+
+
+@cache
+def _digest(files: tuple[tuple[Path, int, int, int], ...]) -> str:
+    """Read once per process, however many engines serve a checkpoint: some have 100 GB.
+
+    Args:
+        files: path, inode, size in bytes, and time of change in nanoseconds.
+    """
     total = hashlib.sha256()
-    for path in sorted(p for p in folder.iterdir() if p.is_file()):
+    for path, *_ in files:
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         total.update(f"{path.name} {digest}\n".encode())
