@@ -14,7 +14,7 @@ import msgspec
 from tprig import evidence, messages, stacks, tails
 from tprig.bundle import BundleError, StreamWriter, Writer
 from tprig.clock import utc_now
-from tprig.processes import Processes
+from tprig.processes import ENDS_S, Processes
 from tprig.remains import Remains
 from tprig.spec import EngineSpec
 from tprig.template import Template, TemplateError
@@ -92,6 +92,7 @@ class Engine:
         id: its folder's name in the bundle.
         spec: what it was built from.
         effective: what it says it does.
+        processes: those that it consists of.
 
     Raises:
         EngineError: `refused`, if there is no checkpoint.
@@ -120,7 +121,7 @@ class Engine:
         self._folder = f"engines/{engine_id}"
         writer.document(f"{self._folder}/spec.json", self._arm())
         self._log = writer.path(f"{self._folder}/logs/host.log")
-        self._processes = Processes(engine_id, template)
+        self.processes = Processes(engine_id, template)
         self._events = writer.stream(f"{self._folder}/events.jsonl", "engine", engine_id)
         self._wire: Wire[messages.FromHost] | None = None
         self._lost = False
@@ -160,12 +161,12 @@ class Engine:
             if isinstance(message, messages.Refused):
                 self._fail("refused", f"{message.error}: {message.message}")
             self._checked(message, messages.Ready)
-            self._tell("ready", "", pids=self._processes.pids())
+            self._tell("ready", "", pids=self.processes.pids())
             self._take(self.describe())
 
     def _connect(self) -> Wire[messages.FromHost]:
         try:
-            host = self._processes.fork(self._request())
+            host = self.processes.fork(self._request())
         except TemplateError as error:
             self._fail("lost", str(error))
         return Wire(host.channel, messages.FromHost, send_deadline_s=self._deadlines.progress_s)
@@ -182,8 +183,8 @@ class Engine:
     def _request(self) -> dict[str, Any]:
         return {
             "engine": self.id,
-            "runtime": str(self._processes.footprint.runtime),
-            "shm_prefix": self._processes.footprint.shm_prefix,
+            "runtime": str(self.processes.footprint.runtime),
+            "shm_prefix": self.processes.footprint.shm_prefix,
             "log": str(self._log),
             "platform": self.spec.platform,
             "environment": {**self.spec.process_environment, **self._seat.environment},
@@ -206,7 +207,7 @@ class Engine:
 
     def _take(self, message: messages.Described) -> None:
         for role, pid in message.pids.items():
-            self._processes.watch(pid, role)
+            self.processes.watch(pid, role)
         self.effective = evidence.Effective(
             vllm_version=message.vllm_version,
             vllm_digest=message.vllm_digest,
@@ -307,7 +308,7 @@ class Engine:
     def _expect(self, timeout_s: float, what: str) -> messages.FromHost:
         assert self._wire is not None
         try:
-            message = self._wire.receive(timeout_s, self._processes.descriptors)
+            message = self._wire.receive(timeout_s, self.processes.descriptors)
         except PeerGoneError:
             self._crash()
         except WaitExpiredError:
@@ -317,7 +318,7 @@ class Engine:
         if isinstance(message, int):
             self._crash()
         if isinstance(message, messages.Crashed):
-            self._crash(f"{message.error}: {message.message}")
+            self._crash(message)
         return message
 
     def _checked(self, message: messages.FromHost, *expected: type[M]) -> M:
@@ -326,19 +327,21 @@ class Engine:
             self._fail("crashed", f"expected {names}, found {type(message).__name__}")
         return message
 
-    def _crash(self, said: str = "") -> NoReturn:
+    def _crash(self, said: messages.Crashed | None = None) -> NoReturn:
         """Tell who died, and of what; save what the others were at."""
         if self._aborted:
             raise EngineError("signalled", f"engine {self.id} was aborted")
-        dead = self._processes.dead()
+        words = [] if said is None else [f"{said.error}: {said.message}"]
+        # A host that could still say something ends because of what it said.
+        dead = self.processes.dead(ENDS_S, but="" if said is None else "host")
         if dead:
             self.save_stacks(dead)
-        detail = "; ".join([*([said] if said else []), *self._processes.endings(dead)])
+        detail = "; ".join([*words, *self.processes.endings(dead)])
         self._fail("crashed", detail or "the host has closed its channel", pids=list(dead))
 
     def _hang(self, detail: str) -> NoReturn:
         self._lost = True
-        self._tell("deadline", detail, pids=self._processes.pids())
+        self._tell("deadline", detail, pids=self.processes.pids())
         self.save_stacks()
         raise EngineError("deadline", f"engine {self.id} hangs: {detail}{self._words()}")
 
@@ -359,10 +362,10 @@ class Engine:
         Args:
             dead: processes that may have left theirs as they crashed.
         """
-        pids = [*dead, *self._processes.pids()]
+        pids = [*dead, *self.processes.pids()]
         try:
             folder = self._writer.path(f"{self._folder}/stacks/stacks.txt").parent
-            files = stacks.take(pids, self._processes.footprint.runtime, folder)
+            files = stacks.take(pids, self.processes.footprint.runtime, folder)
         except (OSError, BundleError) as error:
             self._tell("stacks", f"could not be saved: {error}", pids=pids)
             return
@@ -390,13 +393,13 @@ class Engine:
         """
         try:
             self._stop_in_stages()
-            self._tell("stopped", self._processes.host_ending())
+            self._tell("stopped", self.processes.host_ending())
             return self._prove_gone()
         finally:
             self._release()
 
     def _release(self) -> None:
-        self._processes.release()
+        self.processes.release()
         if self._wire is not None:
             self._wire.close()
         self._events.close()
@@ -405,20 +408,20 @@ class Engine:
 
     def _stop_in_stages(self) -> None:
         if self._wire is not None and not self._lost and self._ask_to_stop(self._wire):
-            self._processes.await_gone(self._deadlines.stop_s)
+            self.processes.await_gone(self._deadlines.stop_s)
             self._tell_orphans()
         stages = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
         for stage in stages[-1:] if self._lost else stages:
             self._signal(stage)
-            self._processes.await_gone(self._deadlines.stop_s)
+            self.processes.await_gone(self._deadlines.stop_s)
 
     def _signal(self, number: signal.Signals, why: str = "") -> None:
-        if pids := self._processes.signal(number):
+        if pids := self.processes.signal(number):
             self._tell("signalled", f"{number.name}{why}", pids=pids)
 
     def _tell_orphans(self) -> None:
         """A process that outlives an orderly stop was left behind by the engine."""
-        if pids := self._processes.pids():
+        if pids := self.processes.pids():
             self.save_stacks()
             self._tell("remains", f"{len(pids)} processes after an orderly stop", pids=pids)
 
@@ -435,7 +438,7 @@ class Engine:
 
     def _prove_gone(self) -> Remains:
         """Remove what lies around (vLLM leaves its sockets even after a clean exit), look again."""
-        footprint = self._processes.footprint
+        footprint = self.processes.footprint
         found = footprint.remains()
         footprint.clear()
         after = footprint.remains()

@@ -15,6 +15,8 @@ from tprig.template import Child, Template
 from tprig.wire import poll
 
 EXIT_CODE_WAIT_S = 2.0
+ENDS_S = 2.0
+"""Until a process that has let go of its descriptors has ended."""
 POLL_S = 0.02
 
 
@@ -76,10 +78,17 @@ class Processes:
         """Those that live."""
         return self.footprint.pids()
 
-    def dead(self) -> dict[int, str]:
-        """The watched processes that have ended: role by pid."""
-        watched = [self._watched[descriptor] for descriptor in poll(self.descriptors, 0)]
-        return {process.pid: process.role for process in watched}
+    def dead(self, patience_s: float = 0.0, but: str = "") -> dict[int, str]:
+        """The watched processes that have ended: role by pid.
+
+        Args:
+            patience_s: longest wait for the first: a process lets go of its descriptors, which
+                others notice, a moment before it has ended.
+            but: a role that does not count.
+        """
+        counted = {fd: watched for fd, watched in self._watched.items() if watched.role != but}
+        ended = [counted[descriptor] for descriptor in poll(list(counted), patience_s)]
+        return {watched.pid: watched.role for watched in ended}
 
     def endings(self, dead: Mapping[int, str]) -> list[str]:
         """How those processes ended that no other one took along, in words.

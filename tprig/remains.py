@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+import psutil
 
 from gpu_scheduler import host
 from gpu_scheduler.owner import Owner, is_alive
@@ -218,9 +219,15 @@ def _all_pids() -> Iterator[int]:
 
 
 def _is_member(pid: int, session: int) -> bool:
-    """True for a living member: a zombie is gone, and only waits for its parent to notice."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        return os.getsid(pid) == session and host.start_token(pid) is not None
+    """True for a living member.
+
+    A zombie is gone, and only waits for its parent to notice, but not before its last thread is:
+    until then it holds its files and its memory.
+    """
+    with contextlib.suppress(ProcessLookupError, PermissionError, psutil.Error):
+        if os.getsid(pid) == session:
+            process = psutil.Process(pid)
+            return process.status() != psutil.STATUS_ZOMBIE or process.num_threads() > 1
     return False
 
 
