@@ -23,6 +23,7 @@ from tprig.wire import MalformedMessageError, PeerGoneError, WaitExpiredError, W
 M = TypeVar("M")
 
 PATHS_SHOWN = 20
+RAISED_SHOWN = 3
 
 
 class EngineError(Exception):
@@ -159,7 +160,7 @@ class Engine:
                 self.abort()
             message = self._expect(self._deadlines.start_s, "the engine to be ready")
             if isinstance(message, messages.Refused):
-                self._fail("refused", f"{message.error}: {message.message}")
+                self._fail("refused", self._said(message))
             self._checked(message, messages.Ready)
             self._tell("ready", "", pids=self.processes.pids())
             self._take(self.describe())
@@ -331,7 +332,7 @@ class Engine:
         """Tell who died, and of what; save what the others were at."""
         if self._aborted:
             raise EngineError("signalled", f"engine {self.id} was aborted")
-        words = [] if said is None else [f"{said.error}: {said.message}"]
+        words = [] if said is None else [self._said(said)]
         # A host that could still say something ends because of what it said.
         dead = self.processes.dead(ENDS_S, but="" if said is None else "host")
         if dead:
@@ -350,11 +351,20 @@ class Engine:
     ) -> NoReturn:
         self._lost = True
         self._tell(event, detail, pids=pids)
-        raise EngineError(event, f"engine {self.id} {event}: {detail}{self._words()}")
+        # vLLM's words say it all; a traceback of how it came to them does not help.
+        words = f"\nsee {self._folder}/logs/host.log" if event == "refused" else self._words()
+        raise EngineError(event, f"engine {self.id} {event}: {detail}{words}")
+
+    def _said(self, message: messages.Refused | messages.Crashed) -> str:
+        """What the host said, and what was raised before: vLLM keeps its workers' errors back."""
+        said = f"{message.error}: {message.message}"
+        before = [line for line in tails.raised(self._log) if message.message not in line]
+        return "; raised before: ".join([said, *before[-RAISED_SHOWN:]])
 
     def _words(self) -> str:
+        where = f"{self._folder}/logs/host.log"
         words = tails.tail(self._log)
-        return f"\nthe end of {self._folder}/logs/host.log:\n{words}" if words else ""
+        return f"\nthe end of {where}:\n{words}" if words else f"; {where} is empty"
 
     def save_stacks(self, dead: Iterable[int] = ()) -> None:
         """Save the Python stacks of all processes of the engine into the bundle.

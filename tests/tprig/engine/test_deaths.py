@@ -27,7 +27,7 @@ class Strike:
         self._number = number
         self.pid: int | None = None
 
-    def __call__(self, run: str, rows: int, elapsed_s: float) -> None:
+    def __call__(self, *_: object) -> None:
         if self.pid is None:
             assert self._engine.effective is not None
             self.pid = self._engine.effective.pids[self._role]
@@ -70,7 +70,7 @@ KILLED = [
 
 @pytest.mark.parametrize(("tp", "core_process", "role"), KILLED)
 def test_who_was_killed_is_named_at_once(
-    bench: Bench, tp: int, core_process: bool, role: str
+    bench: Bench, *, tp: int, core_process: bool, role: str
 ) -> None:
     engine = bench.started(tp, core_process=core_process, deadlines=NEVER)
     strike = Strike(engine, role, signal.SIGKILL)
@@ -104,7 +104,7 @@ def test_the_template_s_end_is_the_end_of_its_engines(
     try:
         engine = bench.started(2, template=own, deadlines=NEVER)
 
-        def strike(run: str, rows: int, elapsed_s: float) -> None:
+        def strike(*_: object) -> None:
             if own.alive():
                 os.kill(own.pid, signal.SIGKILL)
                 # Its end is awaited here, so that it strikes once.
@@ -174,7 +174,7 @@ def test_a_host_that_ignores_what_it_is_told_is_not_waited_for_by_the_message(
     """A run that was given up still sends: its messages do not prolong the wait."""
     engine = bench.started(deadlines=NEVER)
 
-    def give_up(run: str, rows: int, elapsed_s: float) -> None:
+    def give_up(*_: object) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

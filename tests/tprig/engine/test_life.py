@@ -23,7 +23,7 @@ MIB = 1 << 20
 
 @pytest.mark.parametrize(("tp", "core_process", "roles"), LAYOUTS)
 def test_it_serves_and_leaves_nothing(
-    bench: Bench, tp: int, core_process: bool, roles: set[str]
+    bench: Bench, *, tp: int, core_process: bool, roles: set[str]
 ) -> None:
     engine = bench.started(tp, core_process=core_process)
     assert engine.effective is not None
