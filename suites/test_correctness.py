@@ -13,6 +13,7 @@ from fixtures.cases import (
     EAGER,
     OWN_CORE,
     PREEMPTION,
+    SHORT,
     SYNCHRONOUS,
     Case,
     Draft,
@@ -26,7 +27,7 @@ MATRIX: tuple[tuple[Draft, Scenario], ...] = (
     ("greedy", OWN_CORE),
     ("greedy", SYNCHRONOUS),
     ("greedy", EAGER),
-    ("probabilistic", BASE),
+    ("probabilistic", SHORT),
     ("probabilistic", PREEMPTION),
 )
 
@@ -48,9 +49,12 @@ def test_replay(rig: Rig, case: Case, request: pytest.FixtureRequest) -> None:
     rig.check(request.node.nodeid)
 
 
+PARITY = [Case(tp=2), Case(tp=2, draft="probabilistic", scenario=SHORT)]
+
+
 @pytest.mark.tp2
-@pytest.mark.parametrize("draft", ["greedy", "probabilistic"])
-def test_tp_parity(rig: Rig, draft: Draft, request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize("parity", PARITY, ids=lambda case: f"{case.draft}-{case.scenario.name}")
+def test_tp_parity(rig: Rig, parity: Case, request: pytest.FixtureRequest) -> None:
     """Rests on what the cases above recorded at TP1 and TP2."""
-    del draft
+    del parity
     rig.check(request.node.nodeid)

@@ -62,7 +62,8 @@ def script(tmp_path: Path, text: str) -> Path:
 
 def test_the_record_says_what_ran_where(checkout: Path) -> None:
     gpu = evidence.Gpu(uuid="GPU-1", name="n", pci_bus_id="0", memory_total_bytes=1, driver="d")
-    found = collect(sys.executable, tree=repository(checkout), gpus=[gpu], variables={}, oversubscribed=True)
+    tree = repository(checkout)
+    found = collect(sys.executable, tree=tree, gpus=[gpu], variables={}, oversubscribed=True)
     assert found.python == sys.version.replace("\n", "\\n")
     assert any(package.startswith("msgspec==") for package in found.packages)
     assert any(package.startswith("pip==") for package in found.packages)

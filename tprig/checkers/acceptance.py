@@ -38,7 +38,7 @@ from tprig.checkers.verified import (
     verifications,
 )
 from tprig.checkers.wording import counted, tokens
-from tprig.evidence import Claim, Finding, Location, Step, StepRecord, Verification, Verified
+from tprig.evidence import Claim, Finding, Location, Step, Verification, Verified
 from tprig.history import RunHistory
 
 ANOMALY = "output.acceptance"
@@ -48,7 +48,8 @@ def check_acceptance(claim: Claim, runs: Runs) -> Judgement:  # noqa: ARG001 - a
     """Judge roles `off` and `on`, or either alone.
 
     Measured, of `on` where there is one: `rows` (emitted, found among the sampled tokens),
-    `verifications` (with drafts), `accepted`, `recovered` and `bonus` tokens.
+    `verifications` (with drafts), `accepted`, `recovered` and `bonus` tokens, and how often a
+    request was `preempted`.
     """
     judgement = Judgement()
     arms = {role: _Arm.of(runs[role]) for role in sorted(runs, reverse=True) if runs[role].ranks}
@@ -263,7 +264,7 @@ def _against_counters(arm: _Arm, judgement: Judgement) -> Iterator[Finding]:
         **{f"accepted at position {i}": n for i, n in enumerate(tally.accepted_by_position or [])},
     }
     emitting = {row.step for output in arm.outputs.values() for row in output.rows}
-    found, unknown = _counters(arm.run.steps.records, emitting)
+    found, unknown = _counters(_steps(arm.run), emitting)
     for name in expected | found:
         want, have = expected.get(name, 0), found.get(name, 0)
         if have > want or (have < want and not unknown):
@@ -279,11 +280,16 @@ def _against_counters(arm: _Arm, judgement: Judgement) -> Iterator[Finding]:
             )
 
 
-def _counters(records: tuple[StepRecord, ...], emitting: set[int]) -> tuple[dict[str, int], int]:
+def _steps(run: RunHistory) -> Iterator[Step]:
+    records = () if run.steps is None else run.steps.records
+    return (record for record in records if isinstance(record, Step))
+
+
+def _counters(steps: Iterator[Step], emitting: set[int]) -> tuple[dict[str, int], int]:
     """Sums of vLLM's counters, and in how many steps they are unknown."""
     found = {"drafts": 0, "draft tokens": 0, "accepted tokens": 0}
     unknown = 0
-    for step in (record for record in records if isinstance(record, Step)):
+    for step in steps:
         if step.drafts is None or step.draft_tokens is None or step.accepted_tokens is None:
             unknown += step.running is None and step.step in emitting
             continue
@@ -352,6 +358,7 @@ def _measure(judgement: Judgement, arm: _Arm) -> None:
         "accepted": tally.accepted,
         "recovered": tally.recovered,
         "bonus": tally.bonus,
+        "preempted": sum(step.preempted or 0 for step in _steps(arm.run)),
     }
     pairs = zip_longest(
         tally.accepted_by_position or [], tally.proposed_by_position or [], fillvalue=0

@@ -14,7 +14,7 @@ from tprig.evidence import Claim
 
 
 def check_coverage(claim: Claim, runs: Runs) -> Judgement:
-    """Sum over all roles: measured `rows`, `verifications`, `accepted`, `recovered`, `bonus`."""
+    """Sum over all roles what `acceptance` measures."""
     judgement = Judgement()
     total: Counter[str] = Counter()
     for name, run in runs.items():

@@ -79,6 +79,7 @@ def test_sound_runs_are_measured_by_the_run_with_replay() -> None:
         "accepted": 2,
         "recovered": 1,
         "bonus": 0,
+        "preempted": 0,
     }
     assert judgement.notes == {"acceptance by position": "1/1 1/1 0/1"}
     assert judged(ON).measured == judgement.measured

@@ -22,6 +22,7 @@ def test_counts_are_summed_over_all_runs() -> None:
         "accepted": 4,
         "recovered": 2,
         "bonus": 0,
+        "preempted": 0,
     }
 
 
