@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from tprig_inject.context import Context
 from tprig_inject.faults import masks
-from tprig_inject.session import Context
 
 
 @dataclass(frozen=True)

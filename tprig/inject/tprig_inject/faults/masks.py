@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tprig_inject.context import Context
 from tprig_inject.hooks import Layer, Wrap
-from tprig_inject.session import Context
 
 
 class Once:

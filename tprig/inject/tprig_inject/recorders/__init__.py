@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from tprig_inject.context import Context
 from tprig_inject.recorders import stages, verification
-from tprig_inject.session import Context
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from tprig_inject.context import Context
 from tprig_inject.hooks import Layer
-from tprig_inject.session import Context
 
 DIGEST_BYTES = 16
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
+from tprig_inject.context import Context
 from tprig_inject.hooks import Layer
-from tprig_inject.session import Context
 
 SEAMS = ("model_runner.execute_model", "model_runner.sample")
 
