@@ -28,7 +28,7 @@ MATRIX: tuple[tuple[Draft, Scenario], ...] = (
     ("greedy", SYNCHRONOUS),
     ("greedy", EAGER),
     ("probabilistic", SHORT),
-    ("probabilistic", PREEMPTION),
+    ("greedy", PREEMPTION),
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,7 +20,7 @@ def supply() -> None:
     * `libdevice.log1p` has no interpreted form: numpy's is supplied.
 
     And what it does needlessly is left out, which makes a step several times faster and changes
-    no result: see `_patch_language_once` and `_skip_overflow_checks`.
+    no result: see `_patch_language_once`, `_skip_overflow_checks` and `_remember_types`.
     """
     from vllm.v1.sample.ops import topk_topp_sampler
 
@@ -28,6 +29,7 @@ def supply() -> None:
     _supply_log1p()
     _patch_language_once()
     _skip_overflow_checks()
+    _remember_types()
 
 
 def _cast_masks_to_bool() -> None:
@@ -97,3 +99,35 @@ def _skip_overflow_checks() -> None:
 
     options = interpreter.interpreter_builder.options
     interpreter.interpreter_builder.options = dataclasses.replace(options, sanitize_overflow=False)
+
+
+def _remember_types() -> None:
+    """Each operation builds a table of dtypes and a tuple for its result's shape anew.
+
+    Both depend on the dtype and the shape alone.
+    """
+    from triton import language as tl
+    from triton.runtime import interpreter
+
+    find_dtype = interpreter._get_np_dtype
+    dtypes: dict[Any, Any] = {}
+    shapes: dict[tuple[int, ...], tuple[Any, Any]] = {}
+
+    def get_np_dtype(dtype: Any) -> Any:
+        scalar = dtype.element_ty if isinstance(dtype, tl.block_type) else dtype
+        if isinstance(scalar, tl.pointer_type):
+            return find_dtype(scalar)
+        if scalar not in dtypes:
+            dtypes[scalar] = find_dtype(scalar)
+        return dtypes[scalar]
+
+    def init(self: Any, handle: Any, dtype: Any) -> None:
+        shape = tuple(dtype.shape) if dtype.is_block() else ()
+        if shape not in shapes:
+            sizes = tl.core.tuple([tl.constexpr(size) for size in shape])
+            shapes[shape] = (tl.constexpr(math.prod(shape)), sizes)
+        self.handle, self.type, self.dtype = handle, dtype, dtype.scalar
+        self.numel, self.shape = shapes[shape]
+
+    interpreter._get_np_dtype = get_np_dtype
+    tl.core.tensor.__init__ = init
