@@ -49,7 +49,12 @@ class Warden:
         self.dismiss()
 
     def dismiss(self) -> None:
-        """Let it go, without a sweep: this process lives, and has stopped its engines itself."""
+        """Let it go, without a sweep: this process lives, and has stopped its engines itself.
+
+        Dismissing it twice is no error.
+        """
+        if self._process.returncode is not None:
+            return
         try:
             self._process.communicate(DISMISSED, DISMISS_S)
         except subprocess.TimeoutExpired:

@@ -53,15 +53,20 @@ def spec(model: Path, tp: int = 1, **changes: Any) -> EngineSpec:  # noqa: ANN40
     return EngineSpec(model=model, tensor_parallel_size=tp, arguments=arguments, **changes)
 
 
-def order(run: str, max_tokens: int = SHORT, **changes: Any) -> Order:  # noqa: ANN401 - fields
-    """Two requests."""
+def order(
+    run: str,
+    max_tokens: int = SHORT,
+    width: int = 20,
+    **changes: Any,  # noqa: ANN401 - an order's fields
+) -> Order:
+    """Two requests that sample from so many tokens, and ask for the logprobs of all of them."""
     requests = [
         evidence.Request(
             id=f"r{index}",
             prompt_token_ids=[5, 6, 7 + index],
             arrival_step=0,
             sampling=evidence.Sampling(
-                temperature=1.0, max_tokens=max_tokens, top_k=20, seed=index, logprobs=20
+                temperature=1.0, max_tokens=max_tokens, top_k=width, seed=index, logprobs=width
             ),
         )
         for index in range(2)
@@ -140,7 +145,10 @@ class Bench:
         emissions = (o for o in self.outputs(run) if isinstance(o, evidence.Emission))
         return sum(len(emission.rows) for emission in emissions)
 
-    def close(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         """Stop what a test has not."""
         for engine in self._engines:
             if engine.processes.footprint.runtime.exists():

@@ -38,6 +38,5 @@ def template(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture
 def bench(model: Path, template: Template, tmp_path: Path) -> Iterator[Bench]:
-    made = Bench(model, template, tmp_path / "bundle")
-    yield made
-    made.close()
+    with Bench(model, template, tmp_path / "bundle") as made:
+        yield made

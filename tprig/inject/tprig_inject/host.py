@@ -26,6 +26,25 @@ def main(channel: Channel, request: dict[str, Any]) -> int:
         request: `engine` (id), `runtime` (folder), `shm_prefix`, `log` (file), `platform`,
             `environment`, `engine_args`, `core_process`, `affinity` (cores or None).
     """
+    try:
+        _settle(request)
+        host = Host(channel, request)
+    except Exception as error:  # noqa: BLE001 - vLLM refuses configurations by any exception
+        return _fail(channel, "refused", error)
+    channel.send({"type": "ready"})
+    return host.serve()
+
+
+def _fail(channel: Channel, event: str, error: Exception) -> int:
+    # Where the disk is full the log takes nothing; the client hears of the error all the same.
+    with contextlib.suppress(OSError):
+        traceback.print_exc()
+    channel.send(records.failure(event, error))
+    return 1
+
+
+def _settle(request: dict[str, Any]) -> None:
+    """Make this process, and those that it will fork, one engine's."""
     _redirect(request["log"])
     if request["affinity"] is not None:
         os.sched_setaffinity(0, request["affinity"])
@@ -46,14 +65,6 @@ def main(channel: Channel, request: dict[str, Any]) -> int:
     _keep_frozen()
     if request["platform"] == "cpu":
         _fork_workers(request["shm_prefix"])
-    try:
-        host = Host(channel, request)
-    except Exception as error:  # noqa: BLE001 - vLLM refuses configurations by any exception
-        traceback.print_exc()
-        channel.send(records.failure("refused", error))
-        return 1
-    channel.send({"type": "ready"})
-    return host.serve()
 
 
 def _redirect(log: str) -> None:
@@ -128,9 +139,7 @@ class Host:
             try:
                 self._do(message)
             except Exception as error:  # noqa: BLE001 - the engine under test may fail in any way
-                traceback.print_exc()
-                self._channel.send(records.failure("crashed", error))
-                return 1
+                return _fail(self._channel, "crashed", error)
         return 1
 
     def _do(self, message: dict[str, Any]) -> None:
