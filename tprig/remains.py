@@ -225,7 +225,8 @@ def _is_member(pid: int, session: int) -> bool:
     until then it holds its files and its memory.
     """
     with contextlib.suppress(ProcessLookupError, PermissionError, psutil.Error):
-        if os.getsid(pid) == session:
+        # The host itself is one before it has made the session.
+        if pid == session or os.getsid(pid) == session:
             process = psutil.Process(pid)
             return process.status() != psutil.STATUS_ZOMBIE or process.num_threads() > 1
     return False

@@ -115,7 +115,9 @@ class Template:
                 f"{expected}, found that it has not imported vLLM within {deadline_s:g} s; "
                 f"{REMEDY}{self._words()}"
             ) from error
-        except (PeerGoneError, MalformedMessageError) as error:
+        except MalformedMessageError as error:
+            raise TemplateError(f"{expected}, found something else: {error}; {REMEDY}") from error
+        except PeerGoneError as error:
             ending = tails.ending(self._code(STOP_DEADLINE_S))
             raise TemplateError(
                 f"{expected}, found that it {ending} before it had imported vLLM; "
@@ -160,10 +162,11 @@ class Template:
         who = f"the warm template (pid {self.pid})"
         try:
             yield
-        except (PeerGoneError, MalformedMessageError) as error:
-            raise TemplateError(
-                f"{who} {tails.ending(self._code(STOP_DEADLINE_S))}: {error}{self._words()}"
-            ) from error
+        except MalformedMessageError as error:
+            raise TemplateError(f"{who} sent no message: {error}{self._words()}") from error
+        except PeerGoneError as error:
+            ending = tails.ending(self._code(STOP_DEADLINE_S))
+            raise TemplateError(f"{who} {ending}: {error}{self._words()}") from error
         except WaitExpiredError as error:
             raise TemplateError(f"{who} does not answer: {error}{self._words()}") from error
 
