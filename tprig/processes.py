@@ -65,9 +65,14 @@ class Processes:
             pid: the process; one that is watched keeps its first role.
             role: `host`, `core`, `rank0`, ...
         """
-        if all(pid != watched.pid for watched in self._watched.values()):
-            with contextlib.suppress(ProcessLookupError):
-                self._watched[os.pidfd_open(pid)] = _Watched(pid, role)
+        if any(pid == watched.pid for watched in self._watched.values()):
+            return
+        try:
+            descriptor = os.pidfd_open(pid)
+        except ProcessLookupError:
+            # Stands for the process that is gone: it can be read, too.
+            descriptor = os.eventfd(1)
+        self._watched[descriptor] = _Watched(pid, role)
 
     @property
     def descriptors(self) -> list[int]:

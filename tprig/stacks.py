@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from gpu_scheduler import host
+from tprig import tails
 
 ANSWER_S = 2.0
 REST_S = 0.1
@@ -110,4 +111,5 @@ def _spy(pid: int) -> str:
         done = subprocess.run(command, capture_output=True, timeout=PY_SPY_S, check=False)
     except subprocess.TimeoutExpired:
         return f"process {pid} did not answer, and py-spy took more than {PY_SPY_S:g} s\n"
-    return (done.stdout + done.stderr).decode("utf-8", "replace")
+    said = (done.stdout + done.stderr).decode("utf-8", "replace")
+    return said or f"process {pid} did not answer, and py-spy {tails.ending(done.returncode)}\n"

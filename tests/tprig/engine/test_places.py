@@ -11,7 +11,7 @@ import pytest
 from tests.tprig.engine.bench import Bench, left, order
 from tprig.remains import runtime_root
 
-ODD = ["a b", "quo'te\"", "ümläut", "a#b", "per%20cent", "what?", "x" * 60]
+ODD = ["a b'ü\"", "a#b?c%20d", "x" * 60]
 
 
 @pytest.fixture
