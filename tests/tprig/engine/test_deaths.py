@@ -19,12 +19,22 @@ NEVER = Deadlines(progress_s=10 * PATIENCE_S)
 
 
 class Strike:
-    """Sends a signal to a process once the engine has begun to serve a run."""
+    """Sends a signal to a process once the engine has begun to serve a run.
 
-    def __init__(self, engine: Engine, role: str, number: signal.Signals) -> None:
+    From then on the engine is waited for by these deadlines: an honest one may be slow.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        role: str,
+        number: signal.Signals,
+        deadlines: Deadlines = NEVER,
+    ) -> None:
         self._engine = engine
         self._role = role
         self._number = number
+        self._deadlines = deadlines
         self.pid: int | None = None
 
     def __call__(self, *_: object) -> None:
@@ -32,6 +42,7 @@ class Strike:
             assert self._engine.effective is not None
             self.pid = self._engine.effective.pids[self._role]
             os.kill(self.pid, self._number)
+            self._engine._deadlines = self._deadlines
 
 
 def serves(bench: Bench, template: Template | None = None) -> bool:
@@ -137,10 +148,10 @@ STOPPED = [
 def test_a_process_that_is_stopped_is_a_hang_with_everyone_s_stacks(
     bench: Bench, tp: int, role: str
 ) -> None:
-    engine = bench.started(tp, deadlines=Deadlines(progress_s=3.0))
+    engine = bench.started(tp)
     assert engine.effective is not None
     processes = set(engine.effective.pids.values())
-    strike = Strike(engine, role, signal.SIGSTOP)
+    strike = Strike(engine, role, signal.SIGSTOP, Deadlines(progress_s=0.5))
     error = struck(bench, engine, strike)
     assert error.event == "deadline"
     names = bench.names(engine)
