@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from fixtures.checkpoints.cache import checkpoint
 from fixtures.checkpoints.mtp import MtpRecipe
-from tprig.bundle import Writer
+from tprig.bundle import Writer, load
 from tprig.engine import Engine
 from tprig.spec import EngineSpec
 from tprig.template import INJECT, Template
@@ -86,12 +86,15 @@ def plain_s(spec: EngineSpec, folder: Path) -> float:
 def ready_s(spec: EngineSpec, template: Template, writer: Writer, name: str) -> float:
     """Seconds from the request for an engine to its readiness."""
     engine = Engine(name, spec, template=template, writer=writer)
-    began_s = time.monotonic()
     try:
         engine.start()
-        return time.monotonic() - began_s
     finally:
         engine.stop()
+    bundle = load(writer.root)
+    events = bundle.engines[name].events
+    assert events is not None
+    at_ns = {record.event: record.at_ns for record in events.records}
+    return (at_ns["ready"] - at_ns["launching"]) / 1e9
 
 
 def measure(tensor_parallel_size: int, repeats: int, folder: Path) -> Mapping[str, list[float]]:
