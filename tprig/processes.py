@@ -101,11 +101,17 @@ class Processes:
         Args:
             dead: role by pid.
         """
-        if self.host is None or self.host.pid not in dead:
-            return [
-                f"process {role} (pid {pid}) {tails.ending(self._exit_code(pid))}"
-                for pid, role in dead.items()
-            ]
+        if self.host is None:
+            return []
+        if self.host.pid not in dead:
+            codes = {pid: self._exit_code(pid) for pid in dead}
+            # An end that no parent has noted is that of a process whose parent went first: the
+            # kernel ends it with the host, and may be seen to do so a moment before the host.
+            if None not in codes.values() or "host" not in self.dead().values():
+                return [
+                    f"process {role} (pid {pid}) {tails.ending(codes[pid])}"
+                    for pid, role in dead.items()
+                ]
         code = self._template.exit_code(self.host.pid, EXIT_CODE_WAIT_S)
         if code is None and (ending := self._template.ending(EXIT_CODE_WAIT_S)):
             return [f"the warm template (pid {self._template.pid}) {ending}, and the host with it"]
