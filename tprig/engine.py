@@ -337,8 +337,9 @@ class Engine:
         dead = self.processes.dead(ENDS_S, but="" if said is None else "host")
         if dead:
             self.save_stacks(dead)
-        detail = "; ".join([*words, *self.processes.endings(dead)])
-        self._fail("crashed", detail or "the host has closed its channel", pids=list(dead))
+        endings = self.processes.endings(dead)
+        detail = "; ".join([*words, *endings.values()])
+        self._fail("crashed", detail or "the host has closed its channel", pids=list(endings))
 
     def _hang(self, detail: str) -> NoReturn:
         self._lost = True

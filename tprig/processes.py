@@ -95,27 +95,31 @@ class Processes:
         ended = [counted[descriptor] for descriptor in poll(list(counted), patience_s)]
         return {watched.pid: watched.role for watched in ended}
 
-    def endings(self, dead: Mapping[int, str]) -> list[str]:
-        """How those processes ended that no other one took along, in words.
+    def endings(self, dead: Mapping[int, str]) -> dict[int, str]:
+        """How those processes ended that no other one took along: words by pid.
 
         Args:
             dead: role by pid.
         """
         if self.host is None:
-            return []
+            return {}
         if self.host.pid not in dead:
             codes = {pid: self._exit_code(pid) for pid in dead}
             # An end that no parent has noted is that of a process whose parent went first: the
             # kernel ends it with the host, and may be seen to do so a moment before the host.
             if None not in codes.values() or "host" not in self.dead().values():
-                return [
-                    f"process {role} (pid {pid}) {tails.ending(codes[pid])}"
+                return {
+                    pid: f"process {role} (pid {pid}) {tails.ending(codes[pid])}"
                     for pid, role in dead.items()
-                ]
-        code = self._template.exit_code(self.host.pid, EXIT_CODE_WAIT_S)
+                }
+        return self._host_took_all(self.host.pid)
+
+    def _host_took_all(self, host: int) -> dict[int, str]:
+        code = self._template.exit_code(host, EXIT_CODE_WAIT_S)
         if code is None and (ending := self._template.ending(EXIT_CODE_WAIT_S)):
-            return [f"the warm template (pid {self._template.pid}) {ending}, and the host with it"]
-        return [f"process host (pid {self.host.pid}) {tails.ending(code)}"]
+            template = self._template.pid
+            return {template: f"the warm template (pid {template}) {ending}, and the host with it"}
+        return {host: f"process host (pid {host}) {tails.ending(code)}"}
 
     def _exit_code(self, pid: int) -> int | None:
         """What the process's parent, one of the engine's, has noted of its end."""

@@ -74,17 +74,21 @@ EngineOf = Callable[[int, int | None], Processes]
 def test_a_worker_that_went_with_its_host_is_not_blamed(ended: int, engine_of: EngineOf) -> None:
     """The worker's end may be seen before the host's; nobody was left to note how it ended."""
     engine = engine_of(ended, -9)
-    assert engine.endings({2**22: "rank0"}) == [f"process host (pid {ended}) ended by SIGKILL"]
+    assert engine.endings({2**22: "rank0"}) == {
+        ended: f"process host (pid {ended}) ended by SIGKILL"
+    }
 
 
 def test_a_worker_whose_end_the_host_has_noted_is_named(ended: int, engine_of: EngineOf) -> None:
     engine = engine_of(ended, 1)
     (engine.footprint.runtime / "endings").write_text(f"{2**22} -9\n")
-    assert engine.endings({2**22: "rank0"}) == [f"process rank0 (pid {2**22}) ended by SIGKILL"]
+    assert engine.endings({2**22: "rank0"}) == {
+        2**22: f"process rank0 (pid {2**22}) ended by SIGKILL"
+    }
 
 
 def test_a_worker_whose_host_lives_is_named_though_nobody_knows_how_it_ended(
     living: int, engine_of: EngineOf
 ) -> None:
     engine = engine_of(living, None)
-    assert engine.endings({2**22: "rank0"}) == [f"process rank0 (pid {2**22}) ended"]
+    assert engine.endings({2**22: "rank0"}) == {2**22: f"process rank0 (pid {2**22}) ended"}
