@@ -307,11 +307,12 @@ def _with_withdrawn(
     checker("oracle", oracle)
     checker("masks", masks)
     claims = [
-        histories.claim("aa", {"on": "on"}, tp=2),
-        histories.claim("oracle", {"on": "on"}, tp=size),
-        histories.claim("masks", {"on": "on"}, tp=size),
+        histories.claim("aa", {"on": "on2"}, tp=2),
+        histories.claim("oracle", {"on": f"on{size}"}, tp=size),
+        histories.claim("masks", {"on": f"on{size}"}, tp=size),
     ]
-    verdicts = judge(histories.plan(claims), RUNS)
+    runs = {"on1": ON, "on2": histories.pair(3, tp=2)[1]}
+    verdicts = judge(histories.plan(claims), runs)
     return [v.verdict for v in verdicts]
 
 
