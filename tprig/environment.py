@@ -54,7 +54,8 @@ _TELLTALE = (
 _SECRET_NAME = re.compile(_TELLTALE, re.IGNORECASE)
 # Names that hold such a word in another sense.
 _HARMLESS_NAME = re.compile(
-    "TOKENIZERS?|(MAX|NUM|BATCHED|TOTAL)_TOKENS|FASTOKENS|TOKEN_THRESHOLD|BUILDKITE_STEP_KEY",
+    "TOKENIZERS?|(MAX|NUM|BATCHED|TOTAL)_TOKENS|FASTOKENS|TOKEN_THRESHOLD|BUILDKITE_STEP_KEY"
+    r"|^(?:OLD)?PWD$",
     re.IGNORECASE,
 )
 # Shorter values ("1", "true") would be struck out wherever they stand.
@@ -238,7 +239,10 @@ def _diff_digest(path: Path) -> str | None:
             shutil.copy2(os.fsdecode(index), copy)
         except OSError:
             return None
-        options = ("--no-ext-diff", "--no-textconv", "--no-color")
+        # New files are part of what ran; their contents show once the index means to add them.
+        if _git(path, "add", "--intent-to-add", "--all", index=copy) is None:
+            return None
+        options = ("--no-ext-diff", "--no-textconv", "--no-color", "--full-index")
         diff = _git(path, "diff", *options, "HEAD", strip=False, index=copy)
     return None if diff is None else hashlib.sha256(diff).hexdigest()
 

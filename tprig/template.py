@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
+import signal
 import socket
 import subprocess
 import threading
@@ -75,7 +77,7 @@ class Template:
         try:
             self.warm = self._await_warm(warm_deadline_s)
         except BaseException:
-            self._process.kill()
+            self._kill()
             self.close()
             raise
         self.warm_s = time.monotonic() - started_s
@@ -215,8 +217,16 @@ class Template:
         """End the template; its hosts end with it."""
         self._wire.close()
         if self._code(STOP_DEADLINE_S) is None:
-            self._process.kill()
-            self._process.wait()
+            self._kill()
+
+    def _kill(self) -> None:
+        """With all in its session: the interpreter that was named may be a script that starts one.
+
+        Its hosts have sessions of their own, and end because their parent does.
+        """
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
 
 
 def _path(overlay: Path | None) -> dict[str, str]:

@@ -58,7 +58,7 @@ def test_the_page_says_what_was_tested_and_how_it_came_out(bundle: Bundle) -> No
     assert f"| tree | `commit {'b' * 12}, base {'c' * 12}, uncommitted changes" in text
     assert "| `masks/tp1` | 1 | pass | 15 |  |" in text
     assert f"Its root digest must be `{bundle.digest}`." in text
-    assert text.endswith("```sh\npip install tprig && tprig check bundle\n```\n")
+    assert text.endswith("```sh\npip install . && tprig check bundle\n```\n")
 
 
 def test_a_failing_claim_shows_its_first_counter_example_once(bundle: Bundle) -> None:
