@@ -9,19 +9,25 @@ from gpu_scheduler.errors import (
     GpuSchedulerError,
     LeaseTimeout,
     LockFolderError,
+    QuarantineError,
     Unsatisfiable,
     VisibilityError,
 )
 from gpu_scheduler.host import core_slots
 from gpu_scheduler.nvml import Inventory, inventory
+from gpu_scheduler.overview import DeviceStatus, ForeignProcess, Waiting, status
 from gpu_scheduler.owner import Owner
-from gpu_scheduler.placement import Kind, Refusal
+from gpu_scheduler.placement import Kind, Refusal, Request, Topology
+from gpu_scheduler.quarantines import Quarantine, lift_quarantine, quarantine
 from gpu_scheduler.scheduler import Lease, lease
+from gpu_scheduler.survey import unsatisfiable
 from gpu_scheduler.visibility import affinity, environment_for, visible
 
 __all__ = [
     "CoreSlot",
     "Device",
+    "DeviceStatus",
+    "ForeignProcess",
     "Gpu",
     "GpuProcess",
     "GpuSchedulerError",
@@ -31,13 +37,22 @@ __all__ = [
     "LeaseTimeout",
     "LockFolderError",
     "Owner",
+    "Quarantine",
+    "QuarantineError",
     "Refusal",
+    "Request",
+    "Topology",
     "Unsatisfiable",
     "VisibilityError",
+    "Waiting",
     "affinity",
     "core_slots",
     "environment_for",
     "inventory",
     "lease",
+    "lift_quarantine",
+    "quarantine",
+    "status",
+    "unsatisfiable",
     "visible",
 ]

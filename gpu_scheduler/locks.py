@@ -167,27 +167,33 @@ class LockFolder:
 
     def read_record(self, name: str) -> Owner | None:
         """Returns what the last holder wrote; `None` if it wrote nothing or nothing readable."""
+        return parse(self.read_file(name, "owner"))
+
+    def write_record(self, name: str, record: bytes) -> None:
+        """Replaces what stands beside a lock; only its holder may call this."""
+        self.write_file(name, "owner", record)
+
+    def read_file(self, name: str, suffix: str) -> bytes:
+        """Returns the start of a file beside a lock; nothing when it cannot be read."""
         try:
-            descriptor = os.open(self._file(name, "owner"), os.O_RDONLY | _OPEN_FLAGS)
+            descriptor = os.open(self._file(name, suffix), os.O_RDONLY | _OPEN_FLAGS)
         except OSError:
-            return None
+            return b""
         try:
-            return (
-                parse(os.read(descriptor, MAX_RECORD_BYTES + 1)) if _is_plain(descriptor) else None
-            )
+            return os.read(descriptor, MAX_RECORD_BYTES + 1) if _is_plain(descriptor) else b""
         except OSError:
-            return None
+            return b""
         finally:
             os.close(descriptor)
 
-    def write_record(self, name: str, record: bytes) -> None:
-        """Replaces what stands beside a lock; only its holder may call this.
+    def write_file(self, name: str, suffix: str, data: bytes) -> None:
+        """Replaces a file beside a lock.
 
         The file is written in place: in a sticky folder nobody can replace another user's file. A
-        reader may so meet half a record, which `parse` refuses. Records only explain, so that a
-        full disk or a file that may not be written is no error.
+        reader may so meet half a record, which it refuses. Records only explain, so that a full
+        disk or a file that may not be written is no error; whoever needs it there reads it back.
         """
-        path = self._file(name, "owner")
+        path = self._file(name, suffix)
         with suppress(OSError):
             if not path.exists():
                 self._publish(path)
@@ -195,7 +201,7 @@ class LockFolder:
             try:
                 if _is_plain(descriptor):
                     os.ftruncate(descriptor, 0)
-                    os.pwrite(descriptor, record, 0)
+                    os.pwrite(descriptor, data, 0)
             finally:
                 os.close(descriptor)
 

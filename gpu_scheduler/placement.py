@@ -14,6 +14,8 @@ from gpu_scheduler.device import Device
 from gpu_scheduler.owner import Owner
 
 Kind = Literal["cpu", "cuda"]
+Topology = Literal["nvlink"]
+"""What a request may demand of the links between its devices."""
 _GIB = 1024**3
 
 
@@ -27,6 +29,8 @@ class Request:
     """Whom the lease is for: a test's id, or whatever helps those who wait for it."""
     min_free_bytes: int | None = None
     """Free memory that each device must have; `None` asks for none."""
+    topology: Topology | None = None
+    """`nvlink`: each device must reach each other one over NVLink; `None` only prefers that."""
 
     def __str__(self) -> str:
         memory = self.min_free_bytes

@@ -12,19 +12,19 @@ another which does the same; the deadline ends it. Ask for all devices of an eng
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Self
 
-from gpu_scheduler import host, nvml
+from gpu_scheduler import host, quarantines
 from gpu_scheduler.device import Device
 from gpu_scheduler.errors import LeaseTimeout, Unsatisfiable
 from gpu_scheduler.locks import HeldLock, LockFolder
 from gpu_scheduler.owner import Owner, is_alive
-from gpu_scheduler.placement import Kind, Refusal, Request, capable, objection
-from gpu_scheduler.visibility import affinity, check_order, environment_for, visible
+from gpu_scheduler.placement import Kind, Refusal, Request, Topology, objection
+from gpu_scheduler.survey import candidates, survey
+from gpu_scheduler.visibility import affinity, environment_for
 
 _POLL_FIRST_S = 0.01
 _POLL_MOST_S = 0.05
@@ -71,7 +71,13 @@ class Lease:
 
 
 def lease(
-    count: int, *, kind: Kind, test: str, wait_s: float, min_free_bytes: int | None = None
+    count: int,
+    *,
+    kind: Kind,
+    test: str,
+    wait_s: float,
+    min_free_bytes: int | None = None,
+    topology: Topology | None = None,
 ) -> Lease:
     """Takes devices for one holder, all at once or none; use it in a `with` statement.
 
@@ -82,6 +88,7 @@ def lease(
         wait_s: Longest wait in seconds; 0 asks once.
         min_free_bytes: Free memory that each device must have: a GPU's own, or a core's even share
             of the host's. `None` asks for none.
+        topology: `nvlink` for devices that reach each other over NVLink.
 
     Raises:
         Unsatisfiable: This host can never grant it.
@@ -89,45 +96,10 @@ def lease(
         LockFolderError: The lock folder cannot be used.
         VisibilityError: The outer CUDA_VISIBLE_DEVICES is ambiguous on this host.
     """
-    request = Request(count=count, kind=kind, test=test, min_free_bytes=min_free_bytes)
-    return _Acquisition(request, wait_s).run()
-
-
-def _survey(kind: Kind) -> tuple[tuple[Device, ...], str | None]:
-    """Returns what this process may use at all, and what is wrong with the rest."""
-    if kind == "cpu":
-        return host.core_slots(), None
-    inventory = nvml.inventory()
-    check_order(inventory.devices, os.environ)
-    value = os.environ.get("CUDA_VISIBLE_DEVICES")
-    shown = visible(inventory.devices, value)
-    split = [gpu.uuid for gpu in shown if gpu.mig_enabled]
-    notes = [
-        *([inventory.reason] if inventory.reason else []),
-        *([f"CUDA_VISIBLE_DEVICES={value!r} shows {len(shown)}"] if value is not None else []),
-        *([f"split into MIG instances, which are not leased: {', '.join(split)}"] if split else []),
-    ]
-    return tuple(gpu for gpu in shown if not gpu.mig_enabled), "; ".join(notes) or None
-
-
-def _candidates(request: Request) -> tuple[Device, ...]:
-    """Returns the devices worth waiting for.
-
-    Raises:
-        Unsatisfiable: Waiting would be in vain.
-    """
-    devices, note = _survey(request.kind)
-    candidates = capable(devices, request)
-    if 1 <= request.count <= len(candidates):
-        return candidates
-    raise Unsatisfiable(
-        expected=str(request),
-        found=f"{len(devices)} {request.kind} device(s) usable by this process, "
-        f"{len(candidates)} of them large enough{f' ({note})' if note else ''}",
-        rule="a lease holds at least one device and at most those that this process may use",
-        remedy="ask for fewer devices or less memory, widen CUDA_VISIBLE_DEVICES or the affinity, "
-        "or use a larger host",
+    request = Request(
+        count=count, kind=kind, test=test, min_free_bytes=min_free_bytes, topology=topology
     )
+    return _Acquisition(request, wait_s).run()
 
 
 def _polls() -> Iterator[float]:
@@ -145,7 +117,10 @@ class _Acquisition:
         self._request = request
         self._wait_s = wait_s
         self._started_s = time.monotonic()
-        self._candidates = _candidates(request)
+        found = candidates(request)
+        if isinstance(found, Unsatisfiable):
+            raise found
+        self._candidates = found
         self._folder = LockFolder.default()
         self._held: dict[str, HeldLock] = {}
         self._snapshots: dict[str, Device] = {}
@@ -224,14 +199,19 @@ class _Acquisition:
 
     def _drop_unusable(self) -> None:
         """Lets go of devices that others use without a lease, by what the driver says now."""
-        devices, note = _survey(self._request.kind)
+        devices, note = survey(self._request.kind)
         self._snapshots = {device.id: device for device in devices}
         for device_id in tuple(self._held):
             device = self._snapshots.get(device_id)
             if device is None:
                 reason: str | None = f"no longer there ({note or 'the driver says no more'})"
             else:
-                reason = objection(device, self._request, host.describe_process)
+                barred = quarantines.read(self._folder, device_id)
+                reason = (
+                    str(barred)
+                    if barred
+                    else objection(device, self._request, host.describe_process)
+                )
             if reason is not None:
                 self._held.pop(device_id).release()
                 self._refusals[device_id] = Refusal(device_id=device_id, reason=reason)

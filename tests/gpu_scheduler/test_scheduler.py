@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pynvml
 import pytest
 
+import gpu_scheduler
 from gpu_scheduler import host as this_host
 from gpu_scheduler import scheduler
 from gpu_scheduler.device import Gpu
@@ -265,3 +266,13 @@ def test_snapshots_are_those_of_the_grant(host: FakeNvml) -> None:
         (device,) = held.devices
     assert isinstance(device, Gpu)
     assert device.memory_used_bytes == host.sessions * GIB
+
+
+def test_quarantined_device_is_gone_around_and_said(host: FakeNvml) -> None:
+    gpu_scheduler.quarantine(host.gpus[0].uuid, "leaked 3 GiB", 3600)
+    with gpus(1) as held:
+        assert ids(held) == [host.gpus[1].uuid]
+    with pytest.raises(LeaseTimeout, match=r"in quarantine by .* leaked 3 GiB"):
+        gpus(2)
+    gpu_scheduler.lift_quarantine(host.gpus[0].uuid)
+    gpus(2).release()

@@ -1,0 +1,77 @@
+"""Who holds which device and why, and who waits for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpu_scheduler import host, quarantines
+from gpu_scheduler.device import Device, GpuProcess
+from gpu_scheduler.locks import LockFolder
+from gpu_scheduler.owner import Owner, is_alive
+from gpu_scheduler.placement import Kind
+from gpu_scheduler.quarantines import Quarantine
+from gpu_scheduler.survey import survey
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForeignProcess:
+    """A process that uses a device without a lease on it."""
+
+    process: GpuProcess
+    description: str
+    """Whose it is and what it runs, as far as this user may see."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """A request in the queue that could be served by a device."""
+
+    position: int
+    """In the queue of the device's kind, from 1."""
+    count: int
+    """How many devices it asks for."""
+    owner: Owner
+    """Who asks, since when, and for which test."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceStatus:
+    """One device that this process may use, as it is now."""
+
+    device: Device
+    holder: Owner | None
+    """Who holds a lease on it."""
+    quarantine: Quarantine | None
+    foreign: tuple[ForeignProcess, ...]
+    """Who computes on it while nobody holds a lease on it."""
+    queue: tuple[Waiting, ...]
+    """Who waits for it, first come first."""
+
+
+def status(kind: Kind = "cuda") -> tuple[DeviceStatus, ...]:
+    """Looks at every device that this process may use; takes and changes nothing.
+
+    Raises:
+        LockFolderError: The lock folder cannot be used.
+        VisibilityError: The outer CUDA_VISIBLE_DEVICES is ambiguous on this host.
+    """
+    devices, _ = survey(kind)
+    folder = LockFolder.default()
+    return tuple(_status(device, folder) for device in devices)
+
+
+def _status(device: Device, folder: LockFolder) -> DeviceStatus:
+    holder = folder.read_record(device.id)
+    if holder is not None and is_alive(holder) is False:
+        holder = None
+    processes = device.processes or () if holder is None else ()
+    return DeviceStatus(
+        device=device,
+        holder=holder,
+        quarantine=quarantines.read(folder, device.id),
+        foreign=tuple(
+            ForeignProcess(process=each, description=host.describe_process(each.pid))
+            for each in processes
+        ),
+        queue=(),
+    )
