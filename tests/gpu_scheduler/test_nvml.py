@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pynvml
 import pytest
 
 from gpu_scheduler import nvml
 from gpu_scheduler.device import GpuProcess
-from tests.fakes.nvml import GIB, FakeGpu, FakeNvml
+from tests.fakes.nvml import GIB, FakeGpu, FakeNvml, host_of
+from tests.gpu_scheduler.children import ROOT
 
 
 def install(monkeypatch: pytest.MonkeyPatch, fake: FakeNvml) -> FakeNvml:
@@ -109,8 +114,29 @@ def test_lost_gpu_is_left_out_and_named(monkeypatch: pytest.MonkeyPatch) -> None
     assert not fake.is_open
 
 
-def test_real_library_answers_or_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvml, "pynvml", pynvml)
-    found = nvml.inventory()
-    assert found.devices or found.reason
-    assert [gpu.index for gpu in found.devices] == list(range(len(found.devices)))
+def test_real_library_answers_or_says_why() -> None:
+    """In a process that has not loaded the fake one."""
+    script = """
+from gpu_scheduler import nvml
+found = nvml.inventory()
+assert found.devices or found.reason
+assert [gpu.index for gpu in found.devices] == list(range(len(found.devices)))
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, cwd=ROOT)
+
+
+def test_another_process_loads_the_library_as_it_would_the_drivers() -> None:
+    script = """
+from gpu_scheduler import nvml
+print(*(gpu.uuid for gpu in nvml.inventory().devices))
+"""
+    fake = host_of(8)
+    found = subprocess.run(
+        [sys.executable, "-c", script],
+        check=True,
+        cwd=ROOT,
+        env=os.environ | fake.environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert found.stdout.split() == [gpu.uuid for gpu in fake.gpus]
