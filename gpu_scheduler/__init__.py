@@ -4,6 +4,7 @@ with gpu_scheduler.lease(2, kind="cuda", test="test_x", wait_s=600) as held:
     subprocess.run(command, env=os.environ | held.environment)
 """
 
+from gpu_scheduler.acquisition import Blocked
 from gpu_scheduler.device import CoreSlot, Device, Gpu, GpuProcess
 from gpu_scheduler.errors import (
     GpuSchedulerError,
@@ -24,6 +25,7 @@ from gpu_scheduler.survey import unsatisfiable
 from gpu_scheduler.visibility import affinity, environment_for, visible
 
 __all__ = [
+    "Blocked",
     "CoreSlot",
     "Device",
     "DeviceStatus",

@@ -8,9 +8,10 @@ from gpu_scheduler import host, quarantines
 from gpu_scheduler.device import Device, GpuProcess
 from gpu_scheduler.locks import LockFolder
 from gpu_scheduler.owner import Owner, is_alive
-from gpu_scheduler.placement import Kind
+from gpu_scheduler.placement import Claim, Kind, foreign
 from gpu_scheduler.quarantines import Quarantine
 from gpu_scheduler.survey import survey
+from gpu_scheduler.tickets import waiting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,16 +56,26 @@ def status(kind: Kind = "cuda") -> tuple[DeviceStatus, ...]:
         LockFolderError: The lock folder cannot be used.
         VisibilityError: The outer CUDA_VISIBLE_DEVICES is ambiguous on this host.
     """
-    devices, _ = survey(kind)
     folder = LockFolder.default()
-    return tuple(_status(device, folder) for device in devices)
+    queue = _queue(folder, kind)
+    return tuple(_status(device, folder, queue) for device in survey(kind).devices)
 
 
-def _status(device: Device, folder: LockFolder) -> DeviceStatus:
+def _queue(folder: LockFolder, kind: Kind) -> list[tuple[Waiting, Claim]]:
+    """Reads the tickets without the gate: one that is just being written is left out."""
+    found = [ticket for ticket in waiting(folder, kind) if is_alive(ticket.owner) is not False]
+    found.sort(key=lambda ticket: ticket.number)
+    return [
+        (Waiting(position=position, count=ticket.wants, owner=ticket.owner), ticket.claim)
+        for position, ticket in enumerate(found, 1)
+    ]
+
+
+def _status(device: Device, folder: LockFolder, queue: list[tuple[Waiting, Claim]]) -> DeviceStatus:
     holder = folder.read_record(device.id)
     if holder is not None and is_alive(holder) is False:
         holder = None
-    processes = device.processes or () if holder is None else ()
+    processes = foreign(device) if holder is None else ()
     return DeviceStatus(
         device=device,
         holder=holder,
@@ -73,5 +84,5 @@ def _status(device: Device, folder: LockFolder) -> DeviceStatus:
             ForeignProcess(process=each, description=host.describe_process(each.pid))
             for each in processes
         ),
-        queue=(),
+        queue=tuple(each for each, claim in queue if device.id in claim.among),
     )

@@ -142,8 +142,13 @@ def host_of(count: int) -> FakeNvml:
 def _folder() -> Path:
     folder = tempfile.mkdtemp(prefix="fake-nvml-")
     owner = os.getpid()
+
     # A forked child must not take it away under its parent.
-    atexit.register(lambda: os.getpid() == owner and shutil.rmtree(folder, ignore_errors=True))
+    def remove() -> None:
+        if os.getpid() == owner:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(remove)
     return Path(folder)
 
 

@@ -3,18 +3,19 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from types import SimpleNamespace
 
 import pynvml
 import pytest
 
 import gpu_scheduler
 from gpu_scheduler import host as this_host
-from gpu_scheduler import scheduler
+from gpu_scheduler.acquisition import Blocked
 from gpu_scheduler.device import Gpu
 from gpu_scheduler.errors import LeaseTimeout, Unsatisfiable, VisibilityError
 from gpu_scheduler.locks import LockFolder
+from gpu_scheduler.placement import Topology
 from gpu_scheduler.scheduler import Lease, lease
+from gpu_scheduler.tickets import gate_name, waiting
 from tests.fakes.nvml import GIB, FakeNvml
 from tests.gpu_scheduler.children import PATIENCE_S, Child
 
@@ -31,8 +32,22 @@ def holder(count: int, test: str = "other") -> Child:
     return Child(HOLD.format(count=count, test=test))
 
 
-def gpus(count: int, wait_s: float = 0, min_free_bytes: int | None = None) -> Lease:
-    return lease(count, kind="cuda", test="mine", wait_s=wait_s, min_free_bytes=min_free_bytes)
+def gpus(
+    count: int,
+    wait_s: float = 0,
+    min_free_bytes: int | None = None,
+    topology: Topology | None = None,
+    on_wait: Callable[[Blocked], None] | None = None,
+) -> Lease:
+    return lease(
+        count,
+        kind="cuda",
+        test="mine",
+        wait_s=wait_s,
+        min_free_bytes=min_free_bytes,
+        topology=topology,
+        on_wait=on_wait,
+    )
 
 
 def ids(held: Lease) -> list[str]:
@@ -53,6 +68,7 @@ def test_lease_says_what_the_child_needs(host: FakeNvml) -> None:
         assert held.environment == {
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
             "CUDA_VISIBLE_DEVICES": "0,1",
+            "TPRIG_LEASE_ID": held.id,
         }
         assert held.affinity is None
         assert 0 <= held.wait_s < PATIENCE_S
@@ -89,14 +105,14 @@ def test_core_slots_are_leased_the_same_way() -> None:
     slots = this_host.core_slots()
     with lease(len(slots), kind="cpu", test="mine", wait_s=0) as held:
         assert held.affinity == frozenset(os.sched_getaffinity(0))
-        assert held.environment == {}
+        assert held.environment == {"TPRIG_LEASE_ID": held.id}
         with pytest.raises(LeaseTimeout):
             lease(1, kind="cpu", test="mine", wait_s=0)
 
 
 def test_kinds_do_not_queue_behind_each_other(folder: LockFolder) -> None:
-    turnstile = folder.try_lock("turnstile-cuda")
-    assert turnstile is not None
+    gate = folder.try_lock(gate_name("cuda"))
+    assert gate is not None
     lease(1, kind="cpu", test="mine", wait_s=0).release()
 
 
@@ -126,7 +142,7 @@ def test_waiter_is_served_when_the_holder_ends(folder: LockFolder) -> None:
     with holder(2) as first:
         devices = first.hear()
         with holder(2) as second:
-            until(lambda: folder.read_record("turnstile-cuda") is not None)
+            until(lambda: any(waiting(folder, "cuda")))
             first.tell()
             assert first.hear() == "released"
             assert second.hear() == devices
@@ -137,10 +153,14 @@ def test_wide_request_keeps_what_it_has_while_it_waits(host: FakeNvml, folder: L
     with holder(1) as narrow:
         narrow.hear()
         with holder(2, "wide") as wide:
-            until(lambda: folder.read_record("turnstile-cuda") is not None)
-            with pytest.raises(LeaseTimeout, match=r"queued behind .* for wide, ") as caught:
+            until(lambda: any(waiting(folder, "cuda")))
+            with pytest.raises(LeaseTimeout, match=r"position 2 .* behind .* for wide, ") as caught:
                 gpus(1)
-            assert [refusal.leased for refusal in caught.value.refusals] == [True]
+            leased, kept = caught.value.refusals
+            assert (leased.leased, kept.leased) == (True, False)
+            assert "kept for 2 device(s) of" in kept.reason
+            assert kept.holder is not None
+            assert kept.holder.test == "wide"
             narrow.tell()
             assert narrow.hear() == "released"
             # In the host's order, although the second was taken first.
@@ -176,32 +196,53 @@ def test_too_little_free_memory_is_gone_around(host: FakeNvml) -> None:
         gpus(2, min_free_bytes=100 * GIB)
 
 
-def test_nobody_queues_behind_a_wait_for_a_foreign_process(
-    host: FakeNvml, folder: LockFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nobody_queues_behind_a_wait_for_a_foreign_process(host: FakeNvml) -> None:
     host.gpus[0].processes = [(os.getppid(), GIB)]
-    pauses: list[bool] = []
+    told: list[Blocked] = []
 
-    def while_it_sleeps(_seconds: float) -> None:
-        names = ["turnstile-cuda", *(gpu.uuid for gpu in host.gpus)]
-        locks = [folder.try_lock(name) for name in names]
-        pauses.append(None not in locks)
-        for lock in locks:
-            if lock is not None:
-                lock.release()
+    def when_told(blocked: Blocked) -> None:
+        told.append(blocked)
+        gpus(1).release()  # from the one that others may use
         host.gpus[0].processes = []
 
-    monkeypatch.setattr(
-        scheduler, "time", SimpleNamespace(monotonic=time.monotonic, sleep=while_it_sleeps)
-    )
-    with gpus(2, wait_s=PATIENCE_S) as held:
-        assert pauses == [True]
+    with gpus(2, wait_s=PATIENCE_S, on_wait=when_told) as held:
         assert [device.processes for device in held.devices] == [(), ()]
+    assert len(told) == 1
+    assert f"pid {os.getppid()}" in told[0].refusals[0].reason
+
+
+def test_whoever_waits_is_told_for_whom() -> None:
+    told: list[Blocked] = []
+    with holder(2, "other") as other:
+        other.hear()
+
+        def when_told(blocked: Blocked) -> None:
+            told.append(blocked)
+            other.tell()
+
+        gpus(1, wait_s=PATIENCE_S, on_wait=when_told).release()
+        assert other.hear() == "released"
+    (blocked,) = told
+    assert blocked.position == 1
+    holders = [refusal.holder for refusal in blocked.refusals]
+    assert [each.pid for each in holders if each] == [other.process.pid] * 2
+
+
+def test_what_the_callback_raises_ends_the_wait(folder: LockFolder) -> None:
+    def refuse(_: Blocked) -> None:
+        raise KeyboardInterrupt
+
+    with holder(2) as other:
+        other.hear()
+        with pytest.raises(KeyboardInterrupt):
+            gpus(1, wait_s=PATIENCE_S, on_wait=refuse)
+    assert not any(waiting(folder, "cuda"))
+    gpus(2).release()
 
 
 def test_device_that_vanishes_is_not_handed_out(host: FakeNvml) -> None:
     def lose(sessions: int) -> None:
-        if sessions == 2:
+        if sessions == 2:  # The first asks which there are, the second looks at what is locked.
             host.gpus[0].error = pynvml.NVML_ERROR_GPU_IS_LOST
 
     host.on_init = lose

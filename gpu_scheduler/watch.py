@@ -1,0 +1,89 @@
+"""Waits until something happened in the lock folder, by the kernel's word (inotify(7)).
+
+Whoever holds a device, or a place in the queue, keeps its record open for writing. The kernel
+closes it however the holder ends, and tells all who watch the folder: a waiter sleeps until then,
+where it would otherwise have to ask over and over.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+_IN_CLOSE_WRITE = 0x8
+_FIRST_S = 0.002
+"""The kernel tells of a killed holder's files in any order: its lock may be free a moment later."""
+_MOST_S = 0.25
+"""What nobody tells, such as the end of a record that a cleaner unlinked, is noticed by then."""
+_MOST_UNTOLD_S = 0.02
+"""The same where the kernel gives no more watches, `fs.inotify.max_user_instances` being few."""
+_EVENTS_BYTES = 65536
+
+
+class Watch:
+    """Sleeps that end when a file of a folder is closed after writing; use in a `with`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._poll = select.poll()
+        self._descriptor = _inotify(folder)
+        self._owner = os.getpid()
+        if self._descriptor is not None:
+            self._poll.register(self._descriptor, select.POLLIN)
+        self._next_s = _FIRST_S
+
+    def wait(self, most_s: float) -> None:
+        """Sleeps until something happened, but never longer than `most_s`.
+
+        What happens between two waits ends the second one at once. Without events each sleep lasts
+        twice as long as the one before, up to a bound.
+        """
+        sleep_s = min(self._next_s, most_s)
+        told = bool(self._poll.poll(max(0.0, sleep_s) * 1000))
+        if told and self._descriptor is not None:
+            with suppress(BlockingIOError):
+                os.read(self._descriptor, _EVENTS_BYTES)
+        bound_s = _MOST_UNTOLD_S if self._descriptor is None else _MOST_S
+        self._next_s = _FIRST_S if told else min(2 * self._next_s, bound_s)
+
+    def close(self) -> None:
+        """Ends the watch."""
+        if self._descriptor is not None and self._owner == os.getpid():
+            os.close(self._descriptor)
+        self._descriptor = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _inotify(folder: Path) -> int | None:
+    """Returns a descriptor that tells of closes after writing; `None` where there is none."""
+    try:
+        libc = _libc()
+        descriptor: int = libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
+    except (OSError, AttributeError):
+        return None
+    if descriptor < 0:
+        return None
+    if libc.inotify_add_watch(descriptor, os.fsencode(folder), _IN_CLOSE_WRITE) < 0:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
