@@ -15,6 +15,7 @@ from gpu_scheduler.errors import (
     VisibilityError,
 )
 from gpu_scheduler.host import core_slots
+from gpu_scheduler.leaks import Leak
 from gpu_scheduler.nvml import Inventory, inventory
 from gpu_scheduler.overview import DeviceStatus, ForeignProcess, Waiting, status
 from gpu_scheduler.owner import Owner
@@ -35,6 +36,7 @@ __all__ = [
     "GpuSchedulerError",
     "Inventory",
     "Kind",
+    "Leak",
     "Lease",
     "LeaseTimeout",
     "LockFolderError",

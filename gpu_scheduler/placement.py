@@ -42,7 +42,7 @@ class Request:
 
     def __str__(self) -> str:
         memory = self.min_free_bytes
-        floor = "" if memory is None else f" with {_gib(memory)} free each"
+        floor = "" if memory is None else f" with {gib(memory)} free each"
         return f"{self.count} {self.kind} device(s){floor} for {self.test}"
 
 
@@ -162,6 +162,11 @@ def _demands_links(request: Request) -> bool:
     return request.topology is not None and request.kind == "cuda" and request.count > 1
 
 
+def whole_gpus(devices: Sequence[Device]) -> list[Gpu]:
+    """Returns the GPUs and MIG instances among devices."""
+    return [device for device in devices if isinstance(device, Gpu)]
+
+
 def _is_instance(device: Device) -> bool:
     return isinstance(device, Gpu) and device.parent_uuid is not None
 
@@ -231,11 +236,11 @@ def objection(
     if users:
         return f"in use without a lease by {users}"
     if pids_hidden and (size_bytes := unexplained(device)) is not None:
-        return f"{_gib(size_bytes)} of it in use by processes that the driver does not name"
+        return f"{gib(size_bytes)} of it in use by processes that the driver does not name"
     free, floor = device.memory_free_bytes, request.min_free_bytes
     if floor is None or (free is not None and free >= floor):
         return None
-    return f"{'an unknown amount' if free is None else _gib(free)} free of the {_gib(floor)} asked"
+    return f"{'an unknown amount' if free is None else gib(free)} free of the {gib(floor)} asked"
 
 
 def foreign(device: Device) -> tuple[GpuProcess, ...]:
@@ -256,8 +261,9 @@ def unexplained(device: Device) -> int | None:
 
 
 def _holding(used_bytes: int | None) -> str:
-    return "" if used_bytes is None else f" holding {_gib(used_bytes)}"
+    return "" if used_bytes is None else f" holding {gib(used_bytes)}"
 
 
-def _gib(size_bytes: int) -> str:
+def gib(size_bytes: int) -> str:
+    """Writes a size for people."""
     return f"{size_bytes / _GIB:.1f} GiB"

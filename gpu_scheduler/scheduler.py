@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from gpu_scheduler.acquisition import Acquisition, Blocked
-from gpu_scheduler.device import Device
-from gpu_scheduler.locks import HeldLock
+from gpu_scheduler import companions
+from gpu_scheduler.acquisition import Acquisition, Blocked, Grant
+from gpu_scheduler.leaks import Leak, await_returned
+from gpu_scheduler.locks import LockFolder
 from gpu_scheduler.owner import LEASE_ID_VARIABLE
 from gpu_scheduler.placement import Kind, Request, Topology
 from gpu_scheduler.visibility import affinity, environment_for
@@ -26,20 +28,51 @@ class Lease:
             given them sees whatever this process sees.
         affinity: Cores for `os.sched_setaffinity` in a child; `None` when GPUs are leased.
         wait_s: How long the lease was waited for.
+        ports: What `add_ports` has leased along.
+        cache: What `add_cache` has leased along.
     """
 
-    def __init__(
-        self, lease_id: str, devices: tuple[Device, ...], locks: Sequence[HeldLock], wait_s: float
-    ) -> None:
+    def __init__(self, lease_id: str, grant: Grant) -> None:
         self.id = lease_id
-        self.devices = devices
-        self.environment = environment_for(devices) | {LEASE_ID_VARIABLE: lease_id}
-        self.affinity = affinity(devices)
-        self.wait_s = wait_s
-        self._locks = tuple(locks)
+        self.devices = grant.devices
+        self.environment = environment_for(grant.devices) | {LEASE_ID_VARIABLE: lease_id}
+        self.affinity = affinity(grant.devices)
+        self.wait_s = grant.wait_s
+        self.ports = range(0)
+        self.cache: Path | None = None
+        self._locks = list(grant.locks)
+
+    def add_ports(self, count: int) -> range:
+        """Leases consecutive ports along; a child is told of the first one as VLLM_PORT.
+
+        Raises:
+            LeaseTimeout: There are none left.
+        """
+        self.ports, locks = companions.lease_ports(LockFolder.default(), count)
+        self._locks += locks
+        self.environment |= companions.port_environment(self.ports)
+        return self.ports
+
+    def add_cache(self, root: Path) -> Path:
+        """Leases one of the numbered folders below `root` along, as the cache of its children."""
+        self.cache, lock = companions.lease_cache(LockFolder.default(), root)
+        self._locks.append(lock)
+        self.environment |= companions.cache_environment(self.cache)
+        return self.cache
+
+    def leaks(self, within_s: float) -> tuple[Leak, ...]:
+        """Waits until the leased GPUs are as they were when granted, once their users have ended.
+
+        Args:
+            within_s: How long the driver may take to give memory back.
+
+        Returns:
+            Those that are not; a lease of cores leaks nothing.
+        """
+        return await_returned(self.devices, within_s)
 
     def release(self) -> None:
-        """Lets go of all devices; does nothing the second time, or in a forked child."""
+        """Lets go of everything; does nothing the second time, or in a forked child."""
         for lock in self._locks:
             lock.release()
 
@@ -93,4 +126,4 @@ def lease(
     )
     lease_id = uuid.uuid4().hex
     grant = Acquisition(request, lease_id=lease_id, wait_s=wait_s, on_wait=on_wait).run()
-    return Lease(lease_id, grant.devices, grant.locks, grant.wait_s)
+    return Lease(lease_id, grant)
