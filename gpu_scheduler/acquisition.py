@@ -24,9 +24,9 @@ from dataclasses import dataclass
 from gpu_scheduler import tickets, truth
 from gpu_scheduler.device import Device
 from gpu_scheduler.errors import LeaseTimeout, Unsatisfiable
-from gpu_scheduler.locks import HeldLock, LockFolder
+from gpu_scheduler.locks import HeldLock, LockFolder, release_all
 from gpu_scheduler.owner import Owner, encode
-from gpu_scheduler.placement import Claim, Refusal, Request, choose, claim, reserved
+from gpu_scheduler.placement import Claim, Refusal, Request, choose, claim, covers, reserved
 from gpu_scheduler.survey import candidates, recent, survey
 from gpu_scheduler.tickets import Place, Queue, Ticket
 from gpu_scheduler.watch import Watch
@@ -93,7 +93,8 @@ class Acquisition:
         self._place: Place | None = None
         self._ahead: list[Ticket] = []
         self._leased: frozenset[str] = frozenset()
-        self._kept: frozenset[str] = frozenset()
+        self._behind: Ticket | None = None
+        """The nearest one ahead that keeps all that this request could use: it goes first."""
         self._told: tuple[float, object] | None = None
 
     def run(self) -> Grant:
@@ -107,17 +108,21 @@ class Acquisition:
             ends.callback(self._leave)
             watch: Watch | None = None
             while True:
-                if (locks := self._collect()) is not None:
+                if not self._must_wait() and (locks := self._collect()) is not None:
                     grant = self._examined(locks)
                     if grant is not None:
                         return grant
                 elif self._left_s() <= 0:
                     raise self._timeout()
-                elif watch is None:
-                    # What happens from now on is noticed; what has happened is looked at once more.
-                    watch = ends.enter_context(Watch(self._folder.path))
                 else:
+                    watch = watch or ends.enter_context(Watch())
                     self._sleep(watch)
+
+    def _must_wait(self) -> bool:
+        """Whether the one before whom nothing can be had still stands in the queue."""
+        if self._behind is not None:
+            self._behind = tickets.stands(self._folder, self._request.kind, self._behind)
+        return self._behind is not None and covers(self._behind.claim, self._ids())
 
     # --- under the gate ------------------------------------------------------------------------
 
@@ -149,14 +154,23 @@ class Acquisition:
 
     def _take(self, queue: Queue) -> dict[str, HeldLock] | None:
         self._ahead = queue.ahead(self._place)
+        self._leased = frozenset()
         usable = self._usable()
         if not self._ahead and (locks := self._take_at_once(usable)) is not None:
             return locks
+        self._behind = self._last_before(usable)
+        if self._must_wait():
+            return None
         chosen = self._choose(usable)
         if chosen is None and self._ahead and queue.bury():
             self._ahead = queue.ahead(self._place)
             chosen = self._choose(usable)
         return chosen
+
+    def _last_before(self, usable: Sequence[Device]) -> Ticket | None:
+        """Returns the nearest ticket ahead that keeps all that this request could use."""
+        ids = [device.id for device in usable]
+        return next((each for each in reversed(self._ahead) if covers(each.claim, ids)), None)
 
     def _take_at_once(self, usable: Sequence[Device]) -> dict[str, HeldLock] | None:
         """Takes the first choice if all of it is free, without a look at other devices.
@@ -169,7 +183,7 @@ class Acquisition:
         locks = self._lock(device.id for device in chosen)
         if len(locks) == self._request.count:
             return locks
-        _release(locks.values())
+        release_all(locks.values())
         return None
 
     def _choose(self, usable: Sequence[Device]) -> dict[str, HeldLock] | None:
@@ -180,12 +194,12 @@ class Acquisition:
         locks = self._lock(matter)
         try:
             self._leased = frozenset(matter) - frozenset(locks)
-            self._kept = reserved(claims, locks)
-            free = [d for d in usable if d.id in locks and d.id not in self._kept]
+            kept = reserved(claims, locks)
+            free = [d for d in usable if d.id in locks and d.id not in kept]
             chosen = choose(free, self._request)
             return {d.id: locks.pop(d.id) for d in chosen} if chosen is not None else None
         finally:
-            _release(locks.values())
+            release_all(locks.values())
 
     def _lock(self, ids: Iterable[str]) -> dict[str, HeldLock]:
         locks: dict[str, HeldLock] = {}
@@ -195,7 +209,7 @@ class Acquisition:
                 if lock is not None:
                     locks[id_] = lock
         except BaseException:
-            _release(locks.values())
+            release_all(locks.values())
             raise
         return locks
 
@@ -228,7 +242,7 @@ class Acquisition:
     def _examined(self, locks: dict[str, HeldLock]) -> Grant | None:
         """Makes a grant of what is locked, unless something stands in the way of some of it."""
         with ExitStack() as undo:
-            undo.callback(_release, locks.values())
+            undo.callback(release_all, locks.values())
             known = {id_: self._able[id_] for id_ in locks}
             snapshots, refused = truth.examine(known, locks, self._request, self._folder)
             self._refused |= refused
@@ -248,12 +262,23 @@ class Acquisition:
         known = {id_: self._able[id_] for id_ in self._refused}
         _, self._refused = truth.look(known, self._request, self._folder)
 
+    def _ids(self) -> list[str]:
+        return [device.id for device in self._usable()]
+
     def _usable(self) -> list[Device]:
         return [device for id_, device in self._able.items() if id_ not in self._refused]
 
     # --- waiting -------------------------------------------------------------------------------
 
     def _sleep(self, watch: Watch) -> None:
+        """Sleeps until the one before goes, or, as the first who can be served, until anything."""
+        path = str(self._folder.path)
+        if self._behind is not None:
+            name = tickets.slot_name(self._request.kind, self._behind.slot)
+            path = self._folder.file(name, "owner")
+        if watch.turn_to(path):
+            # What has happened until now is looked at once more.
+            return
         self._tell()
         most_s = self._left_s()
         if self._refused:
@@ -285,13 +310,14 @@ class Acquisition:
     def _refusal(self, id_: str) -> Refusal | None:
         if id_ in self._refused:
             return self._refused[id_]
-        if id_ in self._leased:
-            return leased(id_, self._folder)
-        if id_ in self._kept:
-            first = next(each for each in self._ahead if id_ in each.claim.among)
-            reason = f"free, but kept for {first.wants} device(s) of {first.owner}"
-            return Refusal(device_id=id_, reason=reason, holder=first.owner)
-        return None
+        refusal = leased(id_, self._folder)
+        if id_ in self._leased or refusal.holder is not None:
+            return refusal
+        first = next((each for each in self._ahead if id_ in each.claim.among), None)
+        if first is None:
+            return None
+        reason = f"free, but kept for {first.wants} device(s) of {first.owner}"
+        return Refusal(device_id=id_, reason=reason, holder=first.owner)
 
     def _leave(self) -> None:
         if self._place is not None:
@@ -333,8 +359,3 @@ def leased(device_id: str, folder: LockFolder) -> Refusal:
     holder = folder.read_record(device_id)
     reason = f"leased by {holder or 'somebody whose record cannot be read'}"
     return Refusal(device_id=device_id, reason=reason, leased=True, holder=holder)
-
-
-def _release(locks: Iterable[HeldLock]) -> None:
-    for lock in locks:
-        lock.release()

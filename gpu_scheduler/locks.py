@@ -23,6 +23,7 @@ import re
 import stat
 import tempfile
 import threading
+from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -152,21 +153,35 @@ class HeldLock:
 
     def release(self) -> None:
         """Lets go; does nothing when already released, or in a child that inherited this object."""
+        release_all((self,))
+
+    def unlock(self) -> None:
+        """The first half of `release`; who waits is not told yet."""
         with _descriptors.mutex:
-            if not _descriptors.holds(self._token):
-                return
-            if self._signed and self._record is not None:
-                with suppress(OSError):
-                    os.ftruncate(self._record[1], 0)
-            # First the lock: whoever is woken by the close of the record finds it free.
-            _descriptors.close(self._token)
-            if self._record is not None:
-                _descriptors.close(self._record[0])
+            if _descriptors.holds(self._token):
+                if self._signed and self._record is not None:
+                    with suppress(OSError):
+                        os.ftruncate(self._record[1], 0)
+                _descriptors.close(self._token)
+
+    def tell(self) -> None:
+        """The second half: the close of the record tells who waits."""
+        if self._record is not None:
+            _descriptors.close(self._record[0])
 
     def _open_record(self) -> int:
         if self._record is None:
             self._record = self._folder.open_record(self.name)
         return self._record[1]
+
+
+def release_all(locks: Iterable[HeldLock]) -> None:
+    """Lets go of several locks, and only then tells: whoever is woken finds all of them free."""
+    locks = tuple(locks)
+    for lock in locks:
+        lock.unlock()
+    for lock in locks:
+        lock.tell()
 
 
 class LockFolder:

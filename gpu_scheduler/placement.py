@@ -143,6 +143,14 @@ def claim(
     return Claim(count=request.count, among=tuple(device.id for device in best))
 
 
+def covers(earlier: Claim, ids: Collection[str]) -> bool:
+    """Says whether a claim that could not be served yet keeps all of these devices.
+
+    As long as it waits, fewer are free than it needs: `reserved` then leaves a later request none.
+    """
+    return 0 < earlier.count <= len(earlier.among) and set(ids) <= set(earlier.among)
+
+
 def reserved(claims: Iterable[Claim], free: Collection[str]) -> frozenset[str]:
     """Returns the free devices that a request behind these claims must leave alone.
 

@@ -11,7 +11,7 @@ from typing import Self
 from gpu_scheduler import companions
 from gpu_scheduler.acquisition import Acquisition, Blocked, Grant
 from gpu_scheduler.leaks import Leak, await_returned
-from gpu_scheduler.locks import LockFolder
+from gpu_scheduler.locks import LockFolder, release_all
 from gpu_scheduler.owner import LEASE_ID_VARIABLE
 from gpu_scheduler.placement import Kind, Request, Topology
 from gpu_scheduler.visibility import affinity, environment_for
@@ -73,8 +73,7 @@ class Lease:
 
     def release(self) -> None:
         """Lets go of everything; does nothing the second time, or in a forked child."""
-        for lock in self._locks:
-            lock.release()
+        release_all(self._locks)
 
     def __enter__(self) -> Self:
         return self

@@ -28,6 +28,7 @@ _MOST_SLOTS = 4096
 class Ticket(msgspec.Struct, frozen=True, kw_only=True):
     """One request in the queue."""
 
+    slot: int
     number: int
     """Lower came earlier."""
     wants: int
@@ -76,7 +77,7 @@ class Queue:
     def ahead(self, place: Place | None) -> list[Ticket]:
         """Returns the tickets before a place, or all of them; some may be of the dead."""
         now_s = time.monotonic()
-        tickets = [ticket for _, ticket in self._tickets()]
+        tickets = list(self._tickets())
         if self._slots and not tickets:
             self._note(0)
         return sorted(
@@ -91,7 +92,7 @@ class Queue:
 
     def join(self, wants: int, claim: Claim, deadline_s: float, owner: Owner) -> Place:
         """Takes a place behind all others."""
-        number = 1 + max((ticket.number for _, ticket in self._tickets()), default=0)
+        number = 1 + max((ticket.number for ticket in self._tickets()), default=0)
         slot = 0
         while (lock := self._folder.try_lock(slot_name(self._kind, slot))) is None:
             slot += 1
@@ -101,28 +102,33 @@ class Queue:
         return Place(
             lock,
             Ticket(
-                number=number, wants=wants, claim=claim, deadline_s=deadline_s, owner=cut(owner)
+                slot=slot,
+                number=number,
+                wants=wants,
+                claim=claim,
+                deadline_s=deadline_s,
+                owner=cut(owner),
             ),
         )
 
     def bury(self) -> bool:
         """Takes the tickets of the dead out of the queue; says whether there were any."""
         found = False
-        for slot, _ in list(self._tickets()):
-            lock = self._folder.try_lock(slot_name(self._kind, slot))
+        for ticket in list(self._tickets()):
+            lock = self._folder.try_lock(slot_name(self._kind, ticket.slot))
             if lock is not None:
                 lock.sign(b"")
                 lock.release()
                 found = True
         if found:
-            self._note(1 + max((slot for slot, _ in self._tickets()), default=-1))
+            self._note(1 + max((ticket.slot for ticket in self._tickets()), default=-1))
         return found
 
-    def _tickets(self) -> Iterator[tuple[int, Ticket]]:
+    def _tickets(self) -> Iterator[Ticket]:
         for slot in range(self._slots):
             ticket = read(self._folder, self._kind, slot)
             if ticket is not None:
-                yield slot, ticket
+                yield ticket
 
     def _read_slots(self) -> int:
         note = self._gate.read_note()
@@ -165,6 +171,23 @@ def read(folder: LockFolder, kind: str, slot: int) -> Ticket | None:
     """Returns the ticket in a place; `None` when it is empty, or not readable as a ticket."""
     data = folder.read_file(slot_name(kind, slot), "owner")
     try:
-        return _DECODER.decode(data) if data else None
+        ticket = _DECODER.decode(data) if data else None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
+    return ticket if ticket is not None and ticket.slot == slot else None
+
+
+def stands(folder: LockFolder, kind: str, ticket: Ticket) -> Ticket | None:
+    """Returns a ticket as it is now; `None` when its owner has left the queue or died.
+
+    The lock is tried, which needs no gate: should somebody else find it locked by that, he takes a
+    dead ticket for a living one until he looks again.
+    """
+    now = read(folder, kind, ticket.slot)
+    if now is None or now.number != ticket.number:
+        return None
+    lock = folder.try_lock(slot_name(kind, ticket.slot))
+    if lock is None:
+        return now
+    lock.release()
+    return None

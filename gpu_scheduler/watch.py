@@ -12,7 +12,6 @@ import os
 import select
 from contextlib import suppress
 from functools import cache
-from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -27,15 +26,37 @@ _EVENTS_BYTES = 65536
 
 
 class Watch:
-    """Sleeps that end when a file of a folder is closed after writing; use in a `with`."""
+    """Sleeps that end when a file is closed after writing; use in a `with`."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self) -> None:
         self._poll = select.poll()
-        self._descriptor = _inotify(folder)
+        self._path = ""
+        self._watched = -1
+        self._descriptor = _inotify()
         self._owner = os.getpid()
         if self._descriptor is not None:
             self._poll.register(self._descriptor, select.POLLIN)
         self._next_s = _FIRST_S
+
+    def turn_to(self, path: str) -> bool:
+        """Watches this file, or the files of this folder, and nothing else from now on.
+
+        Returns:
+            True when it did not do so before: what happened until now went unseen.
+        """
+        if path == self._path:
+            return False
+        self._path = path
+        self._next_s = _FIRST_S
+        if self._descriptor is not None:
+            libc = _libc()
+            if self._watched >= 0:
+                libc.inotify_rm_watch(self._descriptor, self._watched)
+            # Where it fails, the sleeps still end.
+            self._watched = libc.inotify_add_watch(
+                self._descriptor, os.fsencode(path), _IN_CLOSE_WRITE
+            )
+        return True
 
     def wait(self, most_s: float) -> None:
         """Sleeps until something happened, but never longer than `most_s`.
@@ -48,7 +69,7 @@ class Watch:
         if told and self._descriptor is not None:
             with suppress(BlockingIOError):
                 os.read(self._descriptor, _EVENTS_BYTES)
-        bound_s = _MOST_UNTOLD_S if self._descriptor is None else _MOST_S
+        bound_s = _MOST_UNTOLD_S if self._watched < 0 else _MOST_S
         self._next_s = _FIRST_S if told else min(2 * self._next_s, bound_s)
 
     def close(self) -> None:
@@ -69,19 +90,13 @@ class Watch:
         self.close()
 
 
-def _inotify(folder: Path) -> int | None:
-    """Returns a descriptor that tells of closes after writing; `None` where there is none."""
+def _inotify() -> int | None:
+    """Returns a descriptor for events; `None` where the kernel gives none."""
     try:
-        libc = _libc()
-        descriptor: int = libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
+        descriptor: int = _libc().inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
     except (OSError, AttributeError):
         return None
-    if descriptor < 0:
-        return None
-    if libc.inotify_add_watch(descriptor, os.fsencode(folder), _IN_CLOSE_WRITE) < 0:
-        os.close(descriptor)
-        return None
-    return descriptor
+    return None if descriptor < 0 else descriptor
 
 
 @cache
