@@ -217,11 +217,8 @@ class Storm:
 
     def kill_one(self) -> None:
         """Kills a worker where kills are fewest; where it died is what its board says then."""
-        worker = self._rng.randrange(WORKERS)
         phase = min(PHASES, key=lambda each: self.kills[each])
-        deadline_s = time.monotonic() + 0.1
-        while self.board.phase(worker) != phase and time.monotonic() < deadline_s:
-            pass
+        worker = self._find(phase)
         # Somewhere within: the phase has begun a moment ago, or lasts for some time.
         until_s = time.monotonic() + self._rng.random() * (0.0001 if phase == RELEASE else 0.001)
         while time.monotonic() < until_s:
@@ -235,15 +232,23 @@ class Storm:
             self.kills[died] += 1
         self.pids[worker] = self._start(worker)
 
+    def _find(self, phase: int) -> int:
+        """Returns a worker that is in a phase, any worker when none is for a while."""
+        workers = self._rng.sample(range(WORKERS), WORKERS)
+        deadline_s = time.monotonic() + 0.1
+        while time.monotonic() < deadline_s:
+            for worker in workers:
+                if self.board.phase(worker) == phase:
+                    return worker
+        return workers[0]
+
     def _start(self, worker: int) -> int:
         seed = next(self._seeds)
         self.board.set(worker, IDLE)
         return fork(lambda: _storm_worker(self.board, worker, self._folder, seed))
 
 
-def storm(
-    grants: int, kills: int, seed: int, *, locks: bool = True, most_s: float = 1e9
-) -> Section:
+def storm(grants: int, kills: int, seed: int, *, locks: bool = True) -> Section:
     """Takes, frees and kills until there were so many grants, and kills in each phase."""
     real = filelock.lock_descriptor
     if not locks:
@@ -342,8 +347,8 @@ def wide(for_s: float) -> Section:
     share = beside / alone
     said = (
         f"wide: {len(waits)} grants of 8 of 8, waited median "
-        f"{statistics.median(waits) * 1e3:.0f} ms, p99 {p99_s * 1e3:.0f} ms; narrow {beside:.0f}/s beside it, {alone:.0f}/s alone "
-        f"({share:.2f})"
+        f"{statistics.median(waits) * 1e3:.0f} ms, p99 {p99_s * 1e3:.0f} ms; "
+        f"narrow {beside:.0f}/s beside it, {alone:.0f}/s alone ({share:.2f})"
     )
     missed = [
         *(["p99 wait"] if p99_s >= WIDE_P99_S else []),

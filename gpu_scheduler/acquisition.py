@@ -93,8 +93,10 @@ class Acquisition:
         self._place: Place | None = None
         self._ahead: list[Ticket] = []
         self._leased: frozenset[str] = frozenset()
+        self._kept: frozenset[str] = frozenset()
+        """Devices that were free and kept for those ahead."""
         self._behind: Ticket | None = None
-        """The nearest one ahead that keeps all that this request could use: it goes first."""
+        """One ahead that keeps all that this request could use: it must go first."""
         self._told: tuple[float, object] | None = None
 
     def run(self) -> Grant:
@@ -121,7 +123,7 @@ class Acquisition:
     def _must_wait(self) -> bool:
         """Whether the one before whom nothing can be had still stands in the queue."""
         if self._behind is not None:
-            self._behind = tickets.stands(self._folder, self._request.kind, self._behind)
+            self._behind = tickets.stands(self._folder.queue, self._request.kind, self._behind)
         return self._behind is not None and covers(self._behind.claim, self._ids())
 
     # --- under the gate ------------------------------------------------------------------------
@@ -129,7 +131,7 @@ class Acquisition:
     def _collect(self) -> dict[str, HeldLock] | None:
         """Takes devices if there are enough for this request; else sees to its ticket."""
         with self._gate() as gate:
-            queue = Queue(self._folder, self._request.kind, gate)
+            queue = Queue(self._folder.queue, self._request.kind, gate)
             locks = self._take(queue)
             if locks is None and self._left_s() > 0:
                 self._queue(queue)
@@ -142,7 +144,7 @@ class Acquisition:
     def _gate(self) -> Iterator[HeldLock]:
         name = tickets.gate_name(self._request.kind)
         sleep_s = _GATE_FIRST_S
-        while (gate := self._folder.try_lock(name)) is None:
+        while (gate := self._folder.queue.try_lock(name)) is None:
             if self._left_s() <= 0 and self._waited_s() > self._wait_s + _GATE_PATIENCE_S:
                 raise self._gate_timeout(name)
             time.sleep(sleep_s)
@@ -154,7 +156,7 @@ class Acquisition:
 
     def _take(self, queue: Queue) -> dict[str, HeldLock] | None:
         self._ahead = queue.ahead(self._place)
-        self._leased = frozenset()
+        self._leased = self._kept = frozenset()
         usable = self._usable()
         if not self._ahead and (locks := self._take_at_once(usable)) is not None:
             return locks
@@ -162,15 +164,24 @@ class Acquisition:
         if self._must_wait():
             return None
         chosen = self._choose(usable)
-        if chosen is None and self._ahead and queue.bury():
+        if chosen is None and self._kept and queue.bury():
             self._ahead = queue.ahead(self._place)
             chosen = self._choose(usable)
         return chosen
 
     def _last_before(self, usable: Sequence[Device]) -> Ticket | None:
-        """Returns the nearest ticket ahead that keeps all that this request could use."""
+        """Returns the ticket ahead that must go first, `None` when this request can go with all.
+
+        Those after it fit on the devices beside this request, so that all of them are woken when it
+        goes, and none has to wait for another to be woken.
+        """
         ids = [device.id for device in usable]
-        return next((each for each in reversed(self._ahead) if covers(each.claim, ids)), None)
+        room = len(usable) - self._request.count
+        for ticket in reversed(self._ahead):
+            room -= ticket.claim.count
+            if room < 0 and covers(ticket.claim, ids):
+                return ticket
+        return None
 
     def _take_at_once(self, usable: Sequence[Device]) -> dict[str, HeldLock] | None:
         """Takes the first choice if all of it is free, without a look at other devices.
@@ -194,8 +205,8 @@ class Acquisition:
         locks = self._lock(matter)
         try:
             self._leased = frozenset(matter) - frozenset(locks)
-            kept = reserved(claims, locks)
-            free = [d for d in usable if d.id in locks and d.id not in kept]
+            self._kept = reserved(claims, locks)
+            free = [d for d in usable if d.id in locks and d.id not in self._kept]
             chosen = choose(free, self._request)
             return {d.id: locks.pop(d.id) for d in chosen} if chosen is not None else None
         finally:
@@ -271,12 +282,15 @@ class Acquisition:
     # --- waiting -------------------------------------------------------------------------------
 
     def _sleep(self, watch: Watch) -> None:
-        """Sleeps until the one before goes, or, as the first who can be served, until anything."""
-        path = str(self._folder.path)
+        """Sleeps until the one before goes, or, as one who can be served, until a device does."""
         if self._behind is not None:
             name = tickets.slot_name(self._request.kind, self._behind.slot)
-            path = self._folder.file(name, "owner")
-        if watch.turn_to(path):
+            paths = [self._folder.queue.file(name, "owner")]
+        else:
+            paths = [str(self._folder.path)]
+            if self._kept:
+                paths.append(str(self._folder.queue.path))
+        if watch.turn_to(paths):
             # What has happened until now is looked at once more.
             return
         self._tell()
@@ -346,9 +360,10 @@ class Acquisition:
         )
 
     def _gate_timeout(self, name: str) -> LeaseTimeout:
+        path = self._folder.queue.file(name, "lock")
         return LeaseTimeout(
             expected=f"{self._request} within {self._wait_s:g} s",
-            found=f"{self._folder.file(name, 'lock')} stayed locked for {self._waited_s():.1f} s",
+            found=f"{path} stayed locked for {self._waited_s():.1f} s",
             rule="whoever takes devices locks this file for less than a millisecond",
             remedy="look in /proc/locks for who holds it: that process is stopped or stuck",
         )

@@ -25,7 +25,7 @@ import tempfile
 import threading
 from collections.abc import Iterable
 from contextlib import suppress
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 
 import filelock
@@ -203,6 +203,15 @@ class LockFolder:
         """Opens the folder named by TPRIG_LOCK_DIR, else the one of this host."""
         path = os.environ.get(LOCK_DIR_VARIABLE) or str(DEFAULT_LOCK_DIR)
         return _checked_once(path if path.startswith("/") else str(Path(path).absolute()))
+
+    @cached_property
+    def queue(self) -> LockFolder:
+        """The folder within it for whatever is not a device: who watches one is not told of both.
+
+        Raises:
+            LockFolderError: It cannot be used.
+        """
+        return LockFolder(self.path / "queue")
 
     def try_lock(self, name: str) -> HeldLock | None:
         """Takes a lock if it is free; never waits.

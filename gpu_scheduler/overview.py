@@ -63,7 +63,9 @@ def status(kind: Kind = "cuda") -> tuple[DeviceStatus, ...]:
 
 def _queue(folder: LockFolder, kind: Kind) -> list[tuple[Waiting, Claim]]:
     """Reads the tickets without the gate: one that is just being written is left out."""
-    found = [ticket for ticket in waiting(folder, kind) if is_alive(ticket.owner) is not False]
+    found = [
+        ticket for ticket in waiting(folder.queue, kind) if is_alive(ticket.owner) is not False
+    ]
     found.sort(key=lambda ticket: ticket.number)
     return [
         (Waiting(position=position, count=ticket.wants, owner=ticket.owner), ticket.claim)

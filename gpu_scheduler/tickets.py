@@ -9,6 +9,7 @@ user's ticket. Places are used again instead.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 
@@ -35,8 +36,8 @@ class Ticket(msgspec.Struct, frozen=True, kw_only=True):
     """How many devices it asks for."""
     claim: Claim
     """What it would take now; nothing while what it was given is examined."""
-    deadline_s: float
-    """On the host's monotonic clock; infinite for none."""
+    deadline_s: float | None
+    """On the host's monotonic clock; `None` for none."""
     owner: Owner
 
 
@@ -76,7 +77,6 @@ class Queue:
 
     def ahead(self, place: Place | None) -> list[Ticket]:
         """Returns the tickets before a place, or all of them; some may be of the dead."""
-        now_s = time.monotonic()
         tickets = list(self._tickets())
         if self._slots and not tickets:
             self._note(0)
@@ -84,7 +84,7 @@ class Queue:
             (
                 ticket
                 for ticket in tickets
-                if ticket.deadline_s + _GRACE_S > now_s
+                if not _is_overdue(ticket)
                 and (place is None or ticket.number < place.ticket.number)
             ),
             key=lambda ticket: ticket.number,
@@ -106,7 +106,8 @@ class Queue:
                 number=number,
                 wants=wants,
                 claim=claim,
-                deadline_s=deadline_s,
+                # JSON has no infinity.
+                deadline_s=deadline_s if math.isfinite(deadline_s) else None,
                 owner=cut(owner),
             ),
         )
@@ -145,6 +146,10 @@ class Queue:
     def _note(self, slots: int) -> None:
         self._slots = slots
         self._gate.write_note(b"%d" % slots)
+
+
+def _is_overdue(ticket: Ticket) -> bool:
+    return ticket.deadline_s is not None and time.monotonic() >= ticket.deadline_s + _GRACE_S
 
 
 def slot_name(kind: str, slot: int) -> str:

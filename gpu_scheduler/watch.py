@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 import select
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
 from types import TracebackType
@@ -30,32 +31,33 @@ class Watch:
 
     def __init__(self) -> None:
         self._poll = select.poll()
-        self._path = ""
-        self._watched = -1
+        self._paths: list[str] = []
+        self._watched: list[int] = []
         self._descriptor = _inotify()
         self._owner = os.getpid()
         if self._descriptor is not None:
             self._poll.register(self._descriptor, select.POLLIN)
         self._next_s = _FIRST_S
 
-    def turn_to(self, path: str) -> bool:
-        """Watches this file, or the files of this folder, and nothing else from now on.
+    def turn_to(self, paths: Sequence[str]) -> bool:
+        """Watches these files, and the files of these folders, and nothing else from now on.
 
         Returns:
             True when it did not do so before: what happened until now went unseen.
         """
-        if path == self._path:
+        if list(paths) == self._paths:
             return False
-        self._path = path
+        self._paths = list(paths)
         self._next_s = _FIRST_S
         if self._descriptor is not None:
             libc = _libc()
-            if self._watched >= 0:
-                libc.inotify_rm_watch(self._descriptor, self._watched)
-            # Where it fails, the sleeps still end.
-            self._watched = libc.inotify_add_watch(
-                self._descriptor, os.fsencode(path), _IN_CLOSE_WRITE
-            )
+            for watched in self._watched:
+                libc.inotify_rm_watch(self._descriptor, watched)
+            self._watched = [
+                libc.inotify_add_watch(self._descriptor, os.fsencode(path), _IN_CLOSE_WRITE)
+                for path in paths
+            ]
+            self._drain()
         return True
 
     def wait(self, most_s: float) -> None:
@@ -66,11 +68,15 @@ class Watch:
         """
         sleep_s = min(self._next_s, most_s)
         told = bool(self._poll.poll(max(0.0, sleep_s) * 1000))
-        if told and self._descriptor is not None:
+        if told:
+            self._drain()
+        bound_s = _MOST_S if self._watched and min(self._watched) >= 0 else _MOST_UNTOLD_S
+        self._next_s = _FIRST_S if told else min(2 * self._next_s, bound_s)
+
+    def _drain(self) -> None:
+        if self._descriptor is not None:
             with suppress(BlockingIOError):
                 os.read(self._descriptor, _EVENTS_BYTES)
-        bound_s = _MOST_UNTOLD_S if self._watched < 0 else _MOST_S
-        self._next_s = _FIRST_S if told else min(2 * self._next_s, bound_s)
 
     def close(self) -> None:
         """Ends the watch."""

@@ -111,7 +111,7 @@ def test_core_slots_are_leased_the_same_way() -> None:
 
 
 def test_kinds_do_not_queue_behind_each_other(folder: LockFolder) -> None:
-    gate = folder.try_lock(gate_name("cuda"))
+    gate = folder.queue.try_lock(gate_name("cuda"))
     assert gate is not None
     lease(1, kind="cpu", test="mine", wait_s=0).release()
 
@@ -142,7 +142,7 @@ def test_waiter_is_served_when_the_holder_ends(folder: LockFolder) -> None:
     with holder(2) as first:
         devices = first.hear()
         with holder(2) as second:
-            until(lambda: any(waiting(folder, "cuda")))
+            until(lambda: any(waiting(folder.queue, "cuda")))
             first.tell()
             assert first.hear() == "released"
             assert second.hear() == devices
@@ -153,7 +153,7 @@ def test_wide_request_keeps_what_it_has_while_it_waits(host: FakeNvml, folder: L
     with holder(1) as narrow:
         narrow.hear()
         with holder(2, "wide") as wide:
-            until(lambda: any(waiting(folder, "cuda")))
+            until(lambda: any(waiting(folder.queue, "cuda")))
             with pytest.raises(LeaseTimeout, match=r"position 2 .* behind .* for wide, ") as caught:
                 gpus(1)
             leased, kept = caught.value.refusals
@@ -236,7 +236,7 @@ def test_what_the_callback_raises_ends_the_wait(folder: LockFolder) -> None:
         other.hear()
         with pytest.raises(KeyboardInterrupt):
             gpus(1, wait_s=PATIENCE_S, on_wait=refuse)
-    assert not any(waiting(folder, "cuda"))
+    assert not any(waiting(folder.queue, "cuda"))
     gpus(2).release()
 
 
