@@ -339,11 +339,16 @@ def _wait(for_s: float) -> list[float]:
     return []
 
 
+def percentile(values: Sequence[float], percent: int) -> float:
+    """The nearest-rank percentile."""
+    return sorted(values)[max(0, -(-len(values) * percent // 100) - 1)]
+
+
 def wide(for_s: float) -> Section:
     """How long a wide request waits, and what narrow ones lose by it."""
     alone, _ = _narrow_rate(for_s, _wait)
     beside, waits = _narrow_rate(for_s, _wide_waits)
-    p99_s = sorted(waits)[max(0, -(-len(waits) * 99 // 100) - 1)]
+    p99_s = percentile(waits, 99)
     share = beside / alone
     said = (
         f"wide: {len(waits)} grants of 8 of 8, waited median "
