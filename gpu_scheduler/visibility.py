@@ -119,11 +119,9 @@ def _by_uuid(gpus: Sequence[Gpu], entry: str) -> Gpu | None:
     return _shown(matches[0]) if len(matches) == 1 else None
 
 
-def _shown(gpu: Gpu) -> Gpu | None:
+def _shown(gpu: Gpu) -> Gpu:
     """Returns what CUDA shows of a GPU that is named itself."""
-    if not gpu.mig_enabled:
-        return gpu
-    return gpu.instances[0] if gpu.instances else None
+    return gpu.instances[0] if gpu.mig_enabled and gpu.instances else gpu
 
 
 def _instance(gpus: Sequence[Gpu], entry: str) -> Gpu | None:
