@@ -61,3 +61,17 @@ def test_what_this_host_can_never_serve_is_said_without_waiting() -> None:
     found = gpu_scheduler.unsatisfiable(Request(count=3, kind="cuda", test="mine"))
     assert isinstance(found, gpu_scheduler.Unsatisfiable)
     assert "2 cuda device(s) usable" in found.found
+
+
+def test_who_waits_is_told_with_the_place_in_the_queue(host: FakeNvml) -> None:
+    told: list[tuple[int, int, str, int]] = []
+    with gpu_scheduler.lease(1, kind="cuda", test="first", wait_s=0) as first:
+
+        def look(_: gpu_scheduler.Blocked) -> None:
+            for each in gpu_scheduler.status():
+                told.extend((w.position, w.count, w.owner.test, w.owner.pid) for w in each.queue)
+            first.release()
+
+        gpu_scheduler.lease(2, kind="cuda", test="second", wait_s=60, on_wait=look).release()
+    assert told == [(1, 2, "second", os.getpid())] * 2
+    assert [each.queue for each in gpu_scheduler.status()] == [(), ()]

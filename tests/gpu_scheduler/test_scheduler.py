@@ -8,6 +8,7 @@ import pynvml
 import pytest
 
 import gpu_scheduler
+from gpu_scheduler import acquisition
 from gpu_scheduler import host as this_host
 from gpu_scheduler.acquisition import Blocked
 from gpu_scheduler.device import Gpu
@@ -16,7 +17,7 @@ from gpu_scheduler.locks import LockFolder
 from gpu_scheduler.placement import Topology
 from gpu_scheduler.scheduler import Lease, lease
 from gpu_scheduler.tickets import gate_name, waiting
-from tests.fakes.nvml import GIB, FakeNvml
+from tests.fakes.nvml import GIB, FakeNvml, host_of
 from tests.gpu_scheduler.children import PATIENCE_S, Child
 
 HOLD = """
@@ -316,4 +317,107 @@ def test_quarantined_device_is_gone_around_and_said(host: FakeNvml) -> None:
     with pytest.raises(LeaseTimeout, match=r"in quarantine by .* leaked 3 GiB"):
         gpus(2)
     gpu_scheduler.lift_quarantine(host.gpus[0].uuid)
+    gpus(2).release()
+
+
+# --- the queue, with real processes ------------------------------------------------------------
+
+
+def standing(folder: LockFolder) -> list[str]:
+    found = sorted(waiting(folder.queue, "cuda"), key=lambda ticket: ticket.number)
+    return [ticket.owner.test for ticket in found]
+
+
+def test_first_come_is_first_served(folder: LockFolder) -> None:
+    with holder(2, "first") as first, holder_after(first, 2, "second") as second:
+        until(lambda: standing(folder) == ["second"])
+        with holder(1, "third") as third:
+            until(lambda: standing(folder) == ["second", "third"])
+            first.tell()
+            assert first.hear() == "released"
+            second.hear()
+            assert standing(folder) == ["third"]
+            second.tell()
+            third.hear()
+
+
+def holder_after(first: Child, count: int, test: str) -> Child:
+    """A holder that comes when the first one has got what it asked for."""
+    first.hear()
+    return holder(count, test)
+
+
+def test_killed_waiter_holds_nobody_up(folder: LockFolder) -> None:
+    with holder(1, "first") as first, holder_after(first, 2, "wide") as wide:
+        until(lambda: standing(folder) == ["wide"])
+        with holder(1, "narrow") as narrow:
+            until(lambda: standing(folder) == ["wide", "narrow"])
+            wide.kill()
+            narrow.hear()
+        assert standing(folder) == []
+
+
+def test_killed_holder_wakes_the_waiter(folder: LockFolder) -> None:
+    with holder(2, "first") as first, holder_after(first, 1, "second") as second:
+        until(lambda: standing(folder) == ["second"])
+        first.kill()
+        second.hear()
+
+
+def test_narrow_request_passes_a_wide_one_that_cannot_use_its_device(
+    host: FakeNvml, folder: LockFolder
+) -> None:
+    """A GPU that is too small for the wide request is nobody's to keep."""
+    host.gpus = host_of(3).gpus
+    host.gpus[2].total_bytes = 24 * GIB
+    with gpus(1) as first:
+        assert ids(first) == [host.gpus[0].uuid]
+        passed: list[str] = []
+
+        def while_wide_waits(_: Blocked) -> None:
+            with gpus(1) as narrow:
+                passed.extend(ids(narrow))
+            first.release()
+
+        with gpus(2, wait_s=PATIENCE_S, min_free_bytes=40 * GIB, on_wait=while_wide_waits) as wide:
+            assert ids(wide) == [host.gpus[0].uuid, host.gpus[1].uuid]
+    assert passed == [host.gpus[2].uuid]
+
+
+def test_linked_set_is_drained_while_others_use_the_rest(host: FakeNvml) -> None:
+    host.gpus = host_of(4).gpus
+    host.nvlinks = [(0, 1), (2, 3)]
+    one, other = gpus(1), gpus(2)
+    assert (ids(one), ids(other)) == ([host.gpus[0].uuid], [gpu.uuid for gpu in host.gpus[2:]])
+    seen: list[str] = []
+
+    def while_pair_waits(blocked: Blocked) -> None:
+        kept = {refusal.device_id: refusal for refusal in blocked.refusals}
+        assert "kept for" not in kept[host.gpus[0].uuid].reason
+        other.release()
+        with gpus(1) as narrow:  # not the one that is free beside the device it waits for
+            seen.extend(ids(narrow))
+            one.release()
+
+    with gpus(2, wait_s=PATIENCE_S, topology="nvlink", on_wait=while_pair_waits) as pair:
+        assert ids(pair) == [gpu.uuid for gpu in host.gpus[:2]]
+    assert seen == [host.gpus[2].uuid]
+
+
+def test_waiting_for_ever_is_waiting(folder: LockFolder) -> None:
+    with holder(2, "first") as first:
+        first.hear()
+        gpus(1, wait_s=float("inf"), on_wait=lambda _: first.tell()).release()
+
+
+def test_gate_that_stays_locked_is_told(
+    folder: LockFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a process that was stopped within it: nobody can know who is served next."""
+    monkeypatch.setattr(acquisition, "_GATE_PATIENCE_S", 0.0)
+    gate = folder.queue.try_lock(gate_name("cuda"))
+    assert gate is not None
+    with pytest.raises(LeaseTimeout, match="stayed locked"):
+        gpus(1)
+    gate.release()
     gpus(2).release()
