@@ -16,8 +16,10 @@ another which does the same; the deadline ends it. Ask for all devices of an eng
 
 from __future__ import annotations
 
+import math
+import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
@@ -26,7 +28,16 @@ from gpu_scheduler.device import Device
 from gpu_scheduler.errors import LeaseTimeout, Unsatisfiable
 from gpu_scheduler.locks import HeldLock, LockFolder, release_all
 from gpu_scheduler.owner import Owner, encode
-from gpu_scheduler.placement import Claim, Refusal, Request, choose, claim, covers, reserved
+from gpu_scheduler.placement import (
+    Claim,
+    Refusal,
+    Request,
+    choose,
+    claim,
+    covers,
+    reserved,
+    uniform,
+)
 from gpu_scheduler.survey import candidates, recent, survey
 from gpu_scheduler.tickets import Place, Queue, Ticket
 from gpu_scheduler.watch import Watch
@@ -87,6 +98,7 @@ class Acquisition:
         self._on_wait = on_wait
         self._folder = LockFolder.default()
         self._able = self._candidates()
+        self._uniform = uniform(tuple(self._able.values()))
         self._refused: dict[str, Refusal] = {}
         """Devices in whose way more than a lease stands, by what the driver said last."""
         self._looked_s = self._started_s
@@ -158,8 +170,6 @@ class Acquisition:
         self._ahead = queue.ahead(self._place)
         self._leased = self._kept = frozenset()
         usable = self._usable()
-        if not self._ahead and (locks := self._take_at_once(usable)) is not None:
-            return locks
         self._behind = self._last_before(usable)
         if self._must_wait():
             return None
@@ -183,28 +193,11 @@ class Acquisition:
                 return ticket
         return None
 
-    def _take_at_once(self, usable: Sequence[Device]) -> dict[str, HeldLock] | None:
-        """Takes the first choice if all of it is free, without a look at other devices.
-
-        Only where one set is as good as another: else which is best depends on what is free.
-        """
-        chosen = choose(usable, self._request, only_uniform=True)
-        if chosen is None:
-            return None
-        locks = self._lock(device.id for device in chosen)
-        if len(locks) == self._request.count:
-            return locks
-        release_all(locks.values())
-        return None
-
     def _choose(self, usable: Sequence[Device]) -> dict[str, HeldLock] | None:
-        """Looks at all devices that matter, by trying their locks, and keeps the best set."""
+        """Looks at devices, by trying their locks, and keeps those that this request may have."""
         claims = [ticket.claim for ticket in self._ahead]
-        matter = dict.fromkeys(device.id for device in usable)
-        matter |= dict.fromkeys(id_ for each in claims for id_ in each.among)
-        locks = self._lock(matter)
+        locks = self._lock_what_matters([device.id for device in usable], claims)
         try:
-            self._leased = frozenset(matter) - frozenset(locks)
             self._kept = reserved(claims, locks)
             free = [d for d in usable if d.id in locks and d.id not in self._kept]
             chosen = choose(free, self._request)
@@ -212,16 +205,30 @@ class Acquisition:
         finally:
             release_all(locks.values())
 
-    def _lock(self, ids: Iterable[str]) -> dict[str, HeldLock]:
+    def _lock_what_matters(
+        self, ids: Sequence[str], claims: Sequence[Claim]
+    ) -> dict[str, HeldLock]:
+        """Locks what is free, until it is certain that there is enough, or too little."""
+        spare: float = len(ids) - self._request.count
+        enough = self._request.count + sum(each.count for each in claims)
+        if not self._uniform:
+            # Which set is best depends on all that is free.
+            spare, enough = math.inf, sys.maxsize
         locks: dict[str, HeldLock] = {}
+        leased: set[str] = set()
         try:
-            for id_ in ids:
+            for id_ in dict.fromkeys((*ids, *(id_ for each in claims for id_ in each.among))):
                 lock = self._folder.try_lock(id_)
                 if lock is not None:
                     locks[id_] = lock
+                else:
+                    leased.add(id_)
+                if len(locks) >= enough or len(leased & set(ids)) > spare:
+                    break
         except BaseException:
             release_all(locks.values())
             raise
+        self._leased = frozenset(leased)
         return locks
 
     def _queue(self, queue: Queue) -> None:

@@ -89,15 +89,12 @@ def capable(devices: Sequence[Device], request: Request) -> tuple[Device, ...]:
     )
 
 
-def choose(
-    free: Sequence[Device], request: Request, *, only_uniform: bool = False
-) -> tuple[Device, ...] | None:
+def choose(free: Sequence[Device], request: Request) -> tuple[Device, ...] | None:
     """Picks devices for a request: linked to each other, and as few links to others as can be.
 
     Args:
         free: Capable devices that may be taken, in order of preference.
         request: What is asked.
-        only_uniform: Answer only where any set is as good as another.
 
     Returns:
         Exactly as many as asked, in the given order; `None` when there are too few, or when linked
@@ -108,8 +105,6 @@ def choose(
     links = _links(free)
     if _uniform(links):
         best: tuple[Device, ...] | None = tuple(free[: request.count])
-    elif only_uniform:
-        return None
     else:
         sets = _sets(free, links, request.count)
         best = min(sets, key=lambda each: _harm(each, links), default=None)
@@ -191,8 +186,12 @@ def _links(devices: Sequence[Device]) -> _Links:
     return {id_: (found or frozenset()) & ids for id_, found in peers.items()}
 
 
+def uniform(devices: Sequence[Device]) -> bool:
+    """Says whether one set of these is as good as another: all linked to all, or none to any."""
+    return _uniform(_links(devices))
+
+
 def _uniform(links: _Links) -> bool:
-    """True when all are linked to all, or none to any: then one set is as good as another."""
     degrees = {len(found) for found in links.values()}
     return degrees <= {0} or degrees == {len(links) - 1}
 

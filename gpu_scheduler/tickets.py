@@ -74,10 +74,11 @@ class Queue:
         self._kind = kind
         self._gate = gate
         self._slots = self._read_slots()
+        self._known: list[Ticket] | None = None
 
     def ahead(self, place: Place | None) -> list[Ticket]:
         """Returns the tickets before a place, or all of them; some may be of the dead."""
-        tickets = list(self._tickets())
+        tickets = self._tickets()
         if self._slots and not tickets:
             self._note(0)
         return sorted(
@@ -115,21 +116,23 @@ class Queue:
     def bury(self) -> bool:
         """Takes the tickets of the dead out of the queue; says whether there were any."""
         found = False
-        for ticket in list(self._tickets()):
+        for ticket in self._tickets():
             lock = self._folder.try_lock(slot_name(self._kind, ticket.slot))
             if lock is not None:
                 lock.sign(b"")
                 lock.release()
                 found = True
         if found:
+            self._known = None
             self._note(1 + max((ticket.slot for ticket in self._tickets()), default=-1))
         return found
 
-    def _tickets(self) -> Iterator[Ticket]:
-        for slot in range(self._slots):
-            ticket = read(self._folder, self._kind, slot)
-            if ticket is not None:
-                yield ticket
+    def _tickets(self) -> list[Ticket]:
+        """Reads all tickets, once: nobody else changes them while the gate is held."""
+        if self._known is None:
+            found = (read(self._folder, self._kind, slot) for slot in range(self._slots))
+            self._known = [ticket for ticket in found if ticket is not None]
+        return self._known
 
     def _read_slots(self) -> int:
         note = self._gate.read_note()

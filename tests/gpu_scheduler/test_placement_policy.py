@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_scheduler.device import Gpu
-from gpu_scheduler.placement import Claim, Request, choose, claim, covers, reserved
+from gpu_scheduler.placement import Claim, Request, choose, claim, covers, reserved, uniform
 from tests.fakes.nvml import GIB
 from tests.gpu_scheduler.test_device import gpu
 
@@ -103,10 +103,11 @@ def test_many_gpus_are_placed_without_trying_all_sets() -> None:
     assert len(choose(devices, wants(8)) or ()) == 8
 
 
-def test_first_choice_is_only_given_where_any_is_as_good() -> None:
-    assert choose(gpus(8, PAIRS), wants(1), only_uniform=True) is None
-    assert choose(gpus(8, SWITCH), wants(1), only_uniform=True) is not None
-    assert choose(gpus(8), wants(1), only_uniform=True) is not None
+def test_any_set_is_as_good_where_all_are_linked_or_none() -> None:
+    assert not uniform(gpus(8, PAIRS))
+    assert uniform(gpus(8, SWITCH))
+    assert uniform(gpus(8))
+    assert uniform(gpus(1))
 
 
 # --- what is kept for whom ---------------------------------------------------------------------
