@@ -187,14 +187,19 @@ def release_all(locks: Iterable[HeldLock]) -> None:
 class LockFolder:
     """A folder of lock files that all users of this host share."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, within: LockFolder | None = None) -> None:
         """Makes the folder if it is missing, and checks that locks in it can hold.
+
+        Args:
+            path: Where it is, or is to be.
+            within: The lock folder that it lies in, which is made first.
 
         Raises:
             LockFolderError: It is a symbolic link or not a folder, may not be written, lets users
                 delete each other's files, or lies on a network file system.
         """
         self.path = path
+        self._within = within
         self._files: dict[tuple[str, str], str] = {}
         self._prepare()
 
@@ -211,7 +216,7 @@ class LockFolder:
         Raises:
             LockFolderError: It cannot be used.
         """
-        return LockFolder(self.path / "queue")
+        return LockFolder(self.path / "queue", within=self)
 
     def try_lock(self, name: str) -> HeldLock | None:
         """Takes a lock if it is free; never waits.
@@ -365,6 +370,8 @@ class LockFolder:
             raise self._error(f"{path} cannot be made: {error.strerror}") from error
 
     def _prepare(self) -> None:
+        if self._within is not None:
+            self._within._prepare()
         try:
             if not os.path.lexists(self.path):
                 _make_folder(self.path)

@@ -186,13 +186,13 @@ def read(folder: LockFolder, kind: str, slot: int) -> Ticket | None:
 
 
 def stands(folder: LockFolder, kind: str, ticket: Ticket) -> Ticket | None:
-    """Returns a ticket as it is now; `None` when its owner has left the queue or died.
+    """Returns a ticket as it is now; `None` when its owner has left, died or missed its deadline.
 
     The lock is tried, which needs no gate: should somebody else find it locked by that, he takes a
     dead ticket for a living one until he looks again.
     """
     now = read(folder, kind, ticket.slot)
-    if now is None or now.number != ticket.number:
+    if now is None or now.number != ticket.number or _is_overdue(now):
         return None
     lock = folder.try_lock(slot_name(kind, ticket.slot))
     if lock is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -199,6 +200,20 @@ def test_systemd_30760_cleaner_frees_no_device(lock_path: Path, host: FakeNvml) 
             path.unlink()
     with gpus(2) as held:
         assert len(held.devices) == 2
+
+
+def test_systemd_30760_folder_that_was_taken_away_is_everybodys_again(lock_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        gpus(1).release()
+        shutil.rmtree(lock_path)
+        gpus(1).release()
+    finally:
+        os.umask(before)
+    assert [path.stat().st_mode & 0o7777 for path in (lock_path, lock_path / "queue")] == [
+        0o1777,
+        0o1777,
+    ]
 
 
 def test_systemd_30760_lock_files_are_kept_young(lock_path: Path, host: FakeNvml) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Callable
 
@@ -8,7 +9,7 @@ import pynvml
 import pytest
 
 import gpu_scheduler
-from gpu_scheduler import acquisition
+from gpu_scheduler import acquisition, tickets
 from gpu_scheduler import host as this_host
 from gpu_scheduler.acquisition import Blocked
 from gpu_scheduler.device import Gpu
@@ -421,3 +422,16 @@ def test_gate_that_stays_locked_is_told(
         gpus(1)
     gate.release()
     gpus(2).release()
+
+
+def test_stopped_waiter_holds_nobody_up_for_longer_than_it_wanted_to_wait(
+    folder: LockFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tickets, "_GRACE_S", 0.0)
+    script = HOLD.format(count=2, test="wide").replace("wait_s=60", "wait_s=0.5")
+    with holder(1, "first") as first:
+        first.hear()
+        with Child(script) as wide:
+            until(lambda: standing(folder) == ["wide"])
+            os.kill(wide.process.pid, signal.SIGSTOP)
+            gpus(1, wait_s=PATIENCE_S).release()

@@ -105,14 +105,16 @@ def test_claim_is_said_anew(enter: Enter, folder: LockFolder) -> None:
 
 
 def test_ticket_long_past_its_deadline_keeps_nothing(
-    enter: Enter, monkeypatch: pytest.MonkeyPatch
+    enter: Enter, folder: LockFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its owner must be stopped (SIGSTOP, a debugger): it cannot hold everybody up."""
-    join(enter(), "stopped", deadline_s=1000.0)
+    place = join(enter(), "stopped", deadline_s=1000.0)
     monkeypatch.setattr(time, "monotonic", lambda: 1000.0)
     assert ahead(enter()) == ["stopped"]
+    assert stands(folder, "cuda", place.ticket) is not None
     monkeypatch.setattr(time, "monotonic", lambda: 1000.0 + tickets._GRACE_S)
     assert ahead(enter()) == []
+    assert stands(folder, "cuda", place.ticket) is None
 
 
 def test_queue_that_emptied_costs_nothing_to_look_at(
