@@ -5,6 +5,7 @@ import signal
 import time
 from collections.abc import Callable
 
+import msgspec
 import pynvml
 import pytest
 
@@ -425,13 +426,13 @@ def test_gate_that_stays_locked_is_told(
 
 
 def test_stopped_waiter_holds_nobody_up_for_longer_than_it_wanted_to_wait(
-    folder: LockFolder, monkeypatch: pytest.MonkeyPatch
+    folder: LockFolder,
 ) -> None:
-    monkeypatch.setattr(tickets, "_GRACE_S", 0.0)
-    script = HOLD.format(count=2, test="wide").replace("wait_s=60", "wait_s=0.5")
-    with holder(1, "first") as first:
-        first.hear()
-        with Child(script) as wide:
-            until(lambda: standing(folder) == ["wide"])
-            os.kill(wide.process.pid, signal.SIGSTOP)
-            gpus(1, wait_s=PATIENCE_S).release()
+    with holder(1, "first") as first, holder_after(first, 2, "wide") as wide:
+        until(lambda: standing(folder) == ["wide"])
+        os.kill(wide.process.pid, signal.SIGSTOP)
+        (ticket,) = waiting(folder.queue, "cuda")
+        late = msgspec.structs.replace(ticket, deadline_s=0.0)
+        name = tickets.slot_name("cuda", ticket.slot)
+        folder.queue.write_file(name, "owner", msgspec.json.encode(late))
+        gpus(1, wait_s=PATIENCE_S).release()
