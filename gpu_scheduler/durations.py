@@ -5,24 +5,29 @@ Time that a test waited for its devices is left out: it says nothing of the test
 
 from __future__ import annotations
 
-import json
-import math
 import os
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Annotated, Literal
 
 import filelock
+import msgspec
 
 FILE = Path(".tprig") / "durations.json"
 """Where a project keeps them, below its root."""
 
-_VERSION = 1
 _LOCK_PATIENCE_S = 10.0
+_MODE = 0o644
 
 
 class DurationsError(Exception):
     """The file is there but holds no durations, or cannot be read or written."""
+
+
+class _Document(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    version: Literal[1]
+    seconds: dict[str, Annotated[float, msgspec.Meta(ge=0)]]
 
 
 def load(path: Path) -> dict[str, float]:
@@ -32,17 +37,14 @@ def load(path: Path) -> dict[str, float]:
         DurationsError: What is there cannot be read or is something else.
     """
     try:
-        document = json.loads(path.read_bytes())
+        return msgspec.json.decode(path.read_bytes(), type=_Document).seconds
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, RecursionError) as error:
-        raise DurationsError(f"{path} cannot be read: {error}") from None
-    if not isinstance(document, dict) or document.get("version") != _VERSION:
-        raise DurationsError(f'{path}: expected {{"version": {_VERSION}, ...}}')
-    seconds = document.get("seconds")
-    if not isinstance(seconds, dict) or not all(_is_duration(each) for each in seconds.values()):
-        raise DurationsError(f'{path}: expected "seconds", a number of at least 0 for each test')
-    return {test: float(each) for test, each in seconds.items()}
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise DurationsError(
+            f'{path}: expected {{"version": 1, "seconds": {{"<test>": <seconds>}}}}, found: '
+            f"{error}; delete it, and the next run writes it anew"
+        ) from None
 
 
 def record(path: Path, measured: Mapping[str, float]) -> None:
@@ -63,17 +65,13 @@ def record(path: Path, measured: Mapping[str, float]) -> None:
 
 def _replace(path: Path, seconds: Mapping[str, float]) -> None:
     rounded = {test: round(each, 3) for test, each in sorted(seconds.items())}
-    text = json.dumps({"version": _VERSION, "seconds": rounded}, indent=1)
+    encoded = msgspec.json.encode(_Document(version=1, seconds=rounded))
     descriptor, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
     try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text + "\n")
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(msgspec.json.format(encoded, indent=1) + b"\n")
+        Path(draft).chmod(_MODE)
         Path(draft).replace(path)
     except BaseException:
         Path(draft).unlink(missing_ok=True)
         raise
-
-
-def _is_duration(value: object) -> bool:
-    # To Python a boolean is an int, though to JSON it is no number.
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
