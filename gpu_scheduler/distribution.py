@@ -27,7 +27,10 @@ _REST = "gpu_scheduler::rest "
 class Node(Protocol):
     """What is used of `xdist.workermanage.WorkerController`."""
 
-    gateway: Any
+    @property
+    def gateway(self) -> Any:  # noqa: ANN401 (execnet's, which is untyped)
+        """Knows the worker's name as `id`."""
+        ...
 
     @property
     def shutting_down(self) -> bool:
