@@ -21,7 +21,7 @@ import pytest
 
 from gpu_scheduler.packing import Job, ordered, startable
 
-_REST = "gpu_scheduler::rest "
+_REST = "gpu_scheduler.rest "
 
 
 class Node(Protocol):
@@ -76,8 +76,8 @@ class Rest(pytest.Item):
 
     @property
     def nodeid(self) -> str:
-        """Short, but while the collection is sent."""
-        return _REST + (self.told or "")
+        """Its own, but while the collection is sent."""
+        return super().nodeid if self.told is None else _REST + self.told
 
     def setup(self) -> None:
         """Needs nothing."""

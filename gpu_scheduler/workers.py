@@ -91,7 +91,7 @@ class Worker:
         """Append the rest, once all others have selected and sorted."""
         if not getattr(session.config, "workerinput", {}).get(_INPUT) or not session.items:
             return
-        rest = Rest.from_parent(session, name="rest")
+        rest = Rest.from_parent(session, name="gpu_scheduler.rest")
         rest.tell(os.getpid(), [_wanted(item) for item in session.items])
         session.items.append(rest)
 
