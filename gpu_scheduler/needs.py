@@ -54,6 +54,21 @@ def group_of(item: pytest.Item, request: Request | None) -> str:
     return item.nodeid if request is not None else f"file {item.nodeid.partition('::')[0]}"
 
 
+def lease_wait_s(config: pytest.Config) -> float:
+    """Returns the longest wait for devices, in seconds.
+
+    Raises:
+        pytest.UsageError: It is not one.
+    """
+    value: float = config.getoption("--tprig-lease-wait")
+    if not value >= 0:
+        raise pytest.UsageError(
+            f"--tprig-lease-wait: expected seconds, 0 to ask once or inf to wait as long as it "
+            f"takes, found {value:g}"
+        )
+    return value
+
+
 def _gpus(
     kind: Kind,
     test: str,

@@ -85,7 +85,8 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker."""
+    """Register the marker; refuse at once what would be refused at the first lease."""
+    needs.lease_wait_s(config)
     config.addinivalue_line("markers", needs.MARKER)
     config.stash[_RUN] = _Run()
 
@@ -182,7 +183,7 @@ def gpu_lease(request: pytest.FixtureRequest) -> Iterator[Lease]:
             wanted.count,
             kind=wanted.kind,
             test=item.nodeid,
-            wait_s=item.config.getoption("--tprig-lease-wait"),
+            wait_s=needs.lease_wait_s(item.config),
             min_free_bytes=wanted.min_free_bytes,
             topology=wanted.topology,
         )

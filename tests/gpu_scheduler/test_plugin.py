@@ -120,6 +120,13 @@ def test_it(gpu_lease, how):
     lease(2, kind="cuda", test="after", wait_s=0).release()
 
 
+@pytest.mark.parametrize("wait", ["-1", "nan"])
+def test_a_wait_that_is_none_is_refused(run: Run, wait: str) -> None:
+    result = run("def test_it(): pass\n", f"--tprig-lease-wait={wait}")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"ERROR: --tprig-lease-wait: expected seconds, *found {wait}"])
+
+
 def test_waiting_in_vain_is_told_in_words(run: Run) -> None:
     with lease(1, kind="cuda", test="other.py::test_other", wait_s=0):
         result = run("@pytest.mark.gpus(2)\ndef test_it(gpu_lease): pass\n", "--tprig-lease-wait=0")
