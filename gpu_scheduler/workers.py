@@ -17,6 +17,8 @@ from gpu_scheduler.placement import Kind
 
 MODE = "gpu"
 _INPUT = "gpu_scheduler"
+_NUMBER = "PYTEST_XDIST_AUTO_NUM_WORKERS"
+"""The user's own answer, which xdist reads."""
 
 
 class Registrar:
@@ -50,7 +52,7 @@ class Controller:
 
     def pytest_xdist_auto_num_workers(self, config: pytest.Config) -> int | None:
         """With `-n auto`, as many workers as devices: none of them could use more."""
-        if config.getoption("dist") != MODE:
+        if config.getoption("dist") != MODE or os.environ.get(_NUMBER):
             return None
         return len(_status(_kind(config))) or None
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from rich.live import Live
 
 import gpu_scheduler
+from gpu_scheduler.survey import survey
 from tprig.cli.terminal import console, show, silence, write, write_json
 from tprig.report.devices import devices
 from tprig.report.text import one_line
@@ -26,14 +27,14 @@ def run(kind: gpu_scheduler.Kind, *, as_json: bool, watch: bool) -> int:
     try:
         if watch:
             return _watch_json(kind) if as_json else _watch(kind)
-        found = gpu_scheduler.status(kind)
+        found, note = gpu_scheduler.status(kind), survey(kind).note
     except gpu_scheduler.GpuSchedulerError as error:
         print(f"tprig gpus: {error}", file=sys.stderr)
         return NOTHING
     if as_json:
-        write_json([_document(each) for each in found])
+        write_json(_document(found, note))
     elif found:
-        show(devices(found))
+        show(devices(found), *([f"not shown: {one_line(note)}"] if note else []))
     else:
         # Asking for one says why there is none.
         request = gpu_scheduler.Request(count=1, kind=kind, test="tprig gpus")
@@ -55,8 +56,8 @@ def _watch_json(kind: gpu_scheduler.Kind) -> int:
     """One document on each line, until nobody reads on."""
     with contextlib.suppress(BrokenPipeError):
         while True:
-            found = [_document(each) for each in gpu_scheduler.status(kind)]
-            sys.stdout.write(json.dumps(found) + "\n")
+            document = _document(gpu_scheduler.status(kind), survey(kind).note)
+            sys.stdout.write(json.dumps(document) + "\n")
             sys.stdout.flush()
             time.sleep(WATCH_S)
     silence()
@@ -85,7 +86,11 @@ def release(ids: Sequence[str]) -> int:
     return code
 
 
-def _document(found: gpu_scheduler.DeviceStatus) -> dict[str, object]:
+def _document(found: Sequence[gpu_scheduler.DeviceStatus], note: str | None) -> dict[str, object]:
+    return {"devices": [_device(each) for each in found], "note": note}
+
+
+def _device(found: gpu_scheduler.DeviceStatus) -> dict[str, object]:
     device = found.device
     gpu = device if isinstance(device, gpu_scheduler.Gpu) else None
     return {

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pynvml
 import pytest
 
 import gpu_scheduler
@@ -38,7 +39,7 @@ def test_json_says_the_same(host: FakeNvml, capsys: pytest.CaptureFixture[str]) 
     gpu_scheduler.quarantine(host.gpus[1].uuid, "leaked", 60)
     with gpu_scheduler.lease(1, kind="cuda", test="test_x", wait_s=0):
         assert main(["gpus", "--json"]) == 0
-    held, barred = json.loads(capsys.readouterr().out)
+    held, barred = json.loads(capsys.readouterr().out)["devices"]
     assert held["id"] == host.gpus[0].uuid
     assert (held["index"], held["name"]) == (0, host.gpus[0].name)
     assert held["memory_free_bytes"] == held["memory_capacity_bytes"]
@@ -55,14 +56,14 @@ def test_processes_without_a_lease_are_in_both(
     main(["gpus"])
     assert f"used without a lease by pid {os.getppid()}" in capsys.readouterr().out
     main(["gpus", "--json"])
-    (foreign,) = json.loads(capsys.readouterr().out)[0]["foreign"]
+    (foreign,) = json.loads(capsys.readouterr().out)["devices"][0]["foreign"]
     assert foreign["pid"] == os.getppid()
     assert foreign["used_bytes"] is None
 
 
 def test_cores_are_shown_when_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["gpus", "--kind", "cpu", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = json.loads(capsys.readouterr().out)["devices"]
     assert [each["id"] for each in found] == [each.id for each in gpu_scheduler.core_slots()]
     assert {each["index"] for each in found} == {None}
 
@@ -74,7 +75,23 @@ def test_no_gpu_is_4_with_the_reason(host: FakeNvml, capsys: pytest.CaptureFixtu
     assert printed.out == ""
     assert "shows no GPU" in printed.err
     assert main(["gpus", "--json"]) == 4
-    assert capsys.readouterr().out.strip() == "[]"
+    document = json.loads(capsys.readouterr().out)
+    assert document["devices"] == []
+    assert "shows no GPU" in document["note"]
+
+
+def test_a_gpu_that_cannot_be_read_is_not_passed_over(
+    host: FakeNvml, capsys: pytest.CaptureFixture[str]
+) -> None:
+    host.gpus[1].error = pynvml.NVML_ERROR_GPU_IS_LOST
+    assert main(["gpus"]) == 0
+    *table, note = capsys.readouterr().out.splitlines()
+    assert len(table) == 2
+    assert note.startswith("not shown: GPU 1 by NVML's count: GPU is lost")
+    main(["gpus", "--json"])
+    document = json.loads(capsys.readouterr().out)
+    assert len(document["devices"]) == 1
+    assert "GPU is lost" in document["note"]
 
 
 def test_a_lock_folder_that_cannot_be_used_is_4(
@@ -101,7 +118,7 @@ def test_watching_as_json_ends_when_nobody_reads_on(host: FakeNvml) -> None:
     ) as process:
         assert process.stdout is not None
         assert process.stderr is not None
-        assert len(json.loads(process.stdout.readline())) == 2
+        assert len(json.loads(process.stdout.readline())["devices"]) == 2
         process.stdout.close()
         assert process.stderr.read() == ""
     assert process.returncode == 0
