@@ -33,7 +33,7 @@ def requested(item: pytest.Item, kind: Kind) -> Request | None:
     mark = item.get_closest_marker("gpus")
     if mark is None:
         takes = "gpu_lease" in getattr(item, "fixturenames", ())
-        return Request(count=1, kind=kind, test=item.nodeid) if takes else None
+        return _gpus(kind, item.nodeid) if takes else None
     try:
         return _gpus(kind, item.nodeid, *mark.args, **mark.kwargs)
     except (TypeError, ValueError) as error:

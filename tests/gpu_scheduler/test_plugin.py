@@ -93,6 +93,17 @@ def test_none():
     assert os.environ.get("CUDA_VISIBLE_DEVICES") == outer
 
 
+def test_a_test_may_ask_for_its_lease_while_it_runs(run: Run) -> None:
+    result = run(
+        """
+def test_it(request):
+    held = request.getfixturevalue("gpu_lease")
+    assert seen_by_a_child() == str(held.devices[0].index)
+"""
+    )
+    result.assert_outcomes(passed=1)
+
+
 def test_core_slots_stand_for_gpus_when_asked(run: Run) -> None:
     cores = os.sched_getaffinity(0)
     result = run(
