@@ -17,7 +17,7 @@ class Anomaly:
 
     @property
     def family(self) -> str:
-        """What the name starts with: `mask`, `output`, `engine` or `fault`."""
+        """What the name starts with: `mask`, `output`, `engine`, `gpu` or `fault`."""
         return self.name.partition(".")[0]
 
 
@@ -93,6 +93,12 @@ _TABLE = (
         "engine.leak",
         "A process, shared-memory segment or socket of the engine outlived it.",
         "the process ids and paths that remained",
+    ),
+    Anomaly(
+        "gpu.leak",
+        "A GPU's memory did not return to what it was before the engine, in the time that the "
+        "driver needs, or a process still computes on it.",
+        "the processes that are named, and what the engine does not free when it is stopped",
     ),
     Anomaly(
         "engine.refusal",

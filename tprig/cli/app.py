@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 import os
 import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated, Literal, cast
 
 import typer
 
@@ -131,6 +132,90 @@ def doctor(
     from tprig.cli import doctor as command
 
     return command.run(vllm_python or Path(sys.executable), as_json=json)
+
+
+gpus = typer.Typer(
+    help="Say who holds which GPU and why, and who waits for it.\n\nExit code: 0, or 4 when there "
+    "is none, or it cannot be told.",
+    invoke_without_command=True,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(gpus, name="gpus")
+
+LeaseKind = Annotated[
+    Literal["cuda", "cpu"],
+    typer.Option("--kind", help="What is counted: GPUs, or the host's cores in their stead."),
+]
+
+
+def _finite(value: float | None) -> float | None:
+    if value is not None and not math.isfinite(value):
+        raise typer.BadParameter("expected a finite number")
+    return value
+
+
+@gpus.callback()
+def _gpus(
+    context: typer.Context,
+    *,
+    kind: LeaseKind = "cuda",
+    json: AsJson = False,
+    watch: Annotated[bool, typer.Option(help="Show it anew every 2 s, until Ctrl-C.")] = False,
+) -> int:
+    from tprig.cli import gpus as command
+
+    if context.invoked_subcommand is not None:
+        return 0
+    return command.run(kind, as_json=json, watch=watch)
+
+
+@gpus.command()
+def release(
+    quarantine: Annotated[
+        list[str], typer.Option(metavar="UUID", help="A device that may be leased again.")
+    ],
+) -> int:
+    """End a device's quarantine. Leases end with their holders, and are never taken away."""
+    from tprig.cli import gpus as command
+
+    return command.release(quarantine)
+
+
+@app.command(context_settings={"allow_interspersed_args": False})
+def lease(
+    command: Annotated[
+        list[str], typer.Argument(metavar="CMD...", help="What to run.", show_default=False)
+    ],
+    *,
+    count: Annotated[int, typer.Option("-n", "--count", min=1, help="How many devices.")] = 1,
+    kind: LeaseKind = "cuda",
+    min_free_gib: Annotated[
+        float | None,
+        typer.Option(min=0, callback=_finite, help="Free memory that each must have."),
+    ] = None,
+    topology: Annotated[
+        Literal["nvlink"] | None, typer.Option(help="Demand that NVLink connects them.")
+    ] = None,
+    wait: Annotated[
+        float, typer.Option(min=0, metavar="SECONDS", help="For devices that others hold.")
+    ] = 3600.0,
+) -> int:
+    """Run a command on leased devices; it sees these, and no others.
+
+    Exit code: the command's own (128 and the signal's number when one ended it, 127 when there is
+    no such command), 125 when the lease fails.
+    """
+    from tprig.cli import lease as lease_command
+
+    return lease_command.run(
+        command,
+        count=count,
+        kind=kind,
+        min_free_gib=min_free_gib,
+        topology=topology,
+        wait_s=wait,
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -178,7 +178,7 @@ def gpus() -> Gpus:
     if len(shown) < len(seen.devices):
         notes.append(f"CUDA_VISIBLE_DEVICES={value} shows {len(shown)} of {len(seen.devices)}")
     if len(whole) < len(shown):
-        notes.append(f"{len(shown) - len(whole)} split into MIG instances, which are not leased")
+        notes.append(f"{len(shown) - len(whole)} split into MIG instances, each for one rank")
     driver = next((gpu.driver_version for gpu in seen.devices), None)
     return Gpus(tuple(gpu.name for gpu in whole), driver, tuple(notes))
 

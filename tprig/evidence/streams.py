@@ -131,6 +131,7 @@ EventName = Literal[
     "stopped",
     "remains",
     "cleaned",
+    "leaked",
     "lost",
 ]
 

@@ -251,6 +251,9 @@ EXAMPLES: Mapping[str, Example] = {
     "engine.leak": _engine(
         before_stop(histories.event("remains", 5, "after SIGKILL", paths=["rpc/socket"]))
     ),
+    "gpu.leak": _engine(
+        before_stop(histories.event("leaked", 5, "GPU-1: 3.0 GiB in use 30 s later"))
+    ),
     "engine.refusal": _engine_run(_refused()),
     "fault.survived": _caught(ON),
     "fault.misnamed": _caught(edits.edit_support(ON, "a", 2, [4, 9])),

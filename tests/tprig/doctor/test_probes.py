@@ -114,7 +114,7 @@ def test_gpus_are_those_that_cuda_would_show(monkeypatch: pytest.MonkeyPatch) ->
         "580.95",
         (
             "CUDA_VISIBLE_DEVICES=2,1 shows 2 of 3",
-            "1 split into MIG instances, which are not leased",
+            "1 split into MIG instances, each for one rank",
         ),
     )
 
