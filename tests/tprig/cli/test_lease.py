@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 import gpu_scheduler
 from gpu_scheduler import nvml
 from tests.fakes.nvml import FakeNvml, host_of
+from tprig.cli import lease as command
 from tprig.cli import main
 
 
@@ -68,8 +70,29 @@ def test_waiting_in_vain_is_125_and_names_the_holder(capfd: pytest.CaptureFixtur
     with gpu_scheduler.lease(2, kind="cuda", test="test_x", wait_s=0):
         assert leased("--wait", "0.1", "--", "true") == 125
     told = capfd.readouterr().err
-    assert "waiting for 1 cuda device(s) for tprig lease, at position 1 of the queue" in told
     assert "within 0.1 s" in told
+    assert f"pid {os.getpid()} (alive) for test_x" in told
+
+
+def test_who_is_waited_for_is_told_meanwhile(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tell = command._tell
+
+    def tell_once(blocked: gpu_scheduler.Blocked) -> None:
+        tell(blocked)
+        raise EOFError
+
+    monkeypatch.setattr(command, "_tell", tell_once)
+    with (
+        gpu_scheduler.lease(2, kind="cuda", test="test_x", wait_s=0),
+        pytest.raises(EOFError),
+    ):
+        command.run(
+            ["true"], count=1, kind="cuda", min_free_gib=None, topology=None, wait_s=math.inf
+        )
+    told = capfd.readouterr().err
+    assert "waiting for 1 cuda device(s) for tprig lease, at position 1 of the queue" in told
     assert f"pid {os.getpid()} (alive) for test_x" in told
 
 
