@@ -39,6 +39,12 @@ from tprig.evidence.documents import (
     Sampling,
     Workload,
 )
+from tprig.evidence.oracle import (
+    CallFlags,
+    CallTensor,
+    CapturedCall,
+    OracleCall,
+)
 from tprig.evidence.streams import (
     STREAMS,
     Emission,
@@ -72,6 +78,9 @@ __all__ = [
     "SCHEMA_VERSION",
     "STREAMS",
     "Arm",
+    "CallFlags",
+    "CallTensor",
+    "CapturedCall",
     "Claim",
     "Count",
     "Effective",
@@ -94,6 +103,7 @@ __all__ = [
     "Manifest",
     "Name",
     "Number",
+    "OracleCall",
     "OutputRecord",
     "Plan",
     "RankRecord",
