@@ -35,13 +35,13 @@ class Discrepancy:
     """Of the call's logits."""
     expected: str
     found: str
-    margin: float | None
-    """How far the found outcome is from the expected one, in nats; None where it is not a matter
-    of degree."""
-    band: float | None
-    """What float32 arithmetic explains, in nats; None where nothing does."""
     ambiguous: bool
     """The margin lies within the band: no verdict."""
+    margin: float | None = None
+    """How far the found outcome is from the expected one, in nats (of block verification, as a
+    probability); None where it is not a matter of degree."""
+    band: float | None = None
+    """How much of that float32 arithmetic explains."""
 
 
 @dataclass(frozen=True)

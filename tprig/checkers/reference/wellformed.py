@@ -153,6 +153,8 @@ def _inputs(call: SamplerCall) -> None:
         _kind("draft_logits", call.draft_logits, "f", "floats")
         width = call.draft_logits.shape[-1]
         _require("draft_logits", 0 < width <= vocab_size, f"1 to {vocab_size} tokens", width)
+        # What is in a request's first row was sampled from the target, and not drafted.
+        _integers("input_ids", call.input_ids[call.expanded_local_pos > 0], -1, width)
     if call.invalid_drafts is not None:
         _shape("invalid_drafts", call.invalid_drafts, rows)
         _kind("invalid_drafts", call.invalid_drafts, "b", "booleans")
