@@ -20,6 +20,7 @@ from tprig.evidence.base import (
     Name,
     Number,
     Record,
+    Seam,
     TokenId,
 )
 from tprig.evidence.documents import (
@@ -40,10 +41,18 @@ from tprig.evidence.documents import (
     Workload,
 )
 from tprig.evidence.oracle import (
+    CALL_VERSION,
     CallFlags,
     CallTensor,
     CapturedCall,
+    Device,
     OracleCall,
+    PlannedCall,
+    Replay,
+    ReplayArm,
+    Replayed,
+    ReplayFailure,
+    ReplayRecord,
 )
 from tprig.evidence.streams import (
     STREAMS,
@@ -59,7 +68,6 @@ from tprig.evidence.streams import (
     RankRecord,
     Refusal,
     Row,
-    Seam,
     StageDigest,
     Step,
     StepRecord,
@@ -75,6 +83,7 @@ from tprig.evidence.verdicts import (
 )
 
 __all__ = [
+    "CALL_VERSION",
     "SCHEMA_VERSION",
     "STREAMS",
     "Arm",
@@ -83,6 +92,7 @@ __all__ = [
     "CapturedCall",
     "Claim",
     "Count",
+    "Device",
     "Effective",
     "Emission",
     "End",
@@ -106,9 +116,15 @@ __all__ = [
     "OracleCall",
     "OutputRecord",
     "Plan",
+    "PlannedCall",
     "RankRecord",
     "Record",
     "Refusal",
+    "Replay",
+    "ReplayArm",
+    "ReplayFailure",
+    "ReplayRecord",
+    "Replayed",
     "Repository",
     "Request",
     "Requirement",

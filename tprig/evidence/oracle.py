@@ -6,13 +6,16 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from tprig.evidence.base import Count, Name, Record
+from tprig.evidence.base import Count, Name, Record, Seam
 
 CALL_VERSION = 1
 
 Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
 """BLAKE2b-128 of a tensor's bytes in C order, in hex; dtype and shape are not part of it."""
 Role = Literal["input", "output"]
+Device = Literal["cpu", "cuda"]
+ReplayArm = Literal["off", "on"]
+"""Whether sampling-mask replay is on."""
 Dtype = Literal[
     "bool",
     "uint8",
@@ -62,15 +65,15 @@ class CallFlags(Record, frozen=True, kw_only=True):
     """How the samplers of a captured call were configured, and what its tensors do not tell."""
 
     vllm_version: str
-    device: Literal["cpu", "cuda"]
+    device: Device
+    device_name: str
+    """The model of the processor that the kernels ran on."""
     vocab_size: Size
     max_num_reqs: Size
     """Slots of vLLM's request table."""
     max_model_len: Size
     num_speculative_steps: Size
-    logprobs_mode: Literal[
-        "raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits"
-    ]
+    logprobs_mode: Literal["raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits"]
     use_fp64_gumbel: bool
     return_sampling_mask: bool
     """Whether replay was on where the call was captured."""
@@ -81,9 +84,6 @@ class CallFlags(Record, frozen=True, kw_only=True):
     """Rows of logits that were verified at once, at most."""
     chunks: Size
     """How many chunks the verification took."""
-    mask_width: Size | None = None
-    """Columns of the compact mask; None without replay."""
-    mask_rows_per_request: Size | None = None
 
 
 class CallTensor(Record, frozen=True, kw_only=True):
@@ -105,3 +105,59 @@ class CapturedCall(Record, frozen=True, kw_only=True):
     """Ids of the batch's requests, in its order."""
     tensors: list[CallTensor]
     """Sorted by name."""
+
+
+class PlannedCall(Record, frozen=True, kw_only=True):
+    """A call that was to be replayed."""
+
+    call: Digest
+    arms: list[ReplayArm]
+
+
+class Replay(Record, frozen=True, kw_only=True):
+    """`replays/<id>/replay.json`: captured calls that were run again, and by what."""
+
+    version: int
+    id: Name
+    started: str
+    """UTC, ISO 8601."""
+    python: str
+    device: Device
+    device_name: str
+    vllm_version: str
+    vllm_path: str
+    versions: dict[str, str]
+    repetitions: Size
+    seams: list[Seam]
+    replays_masks: bool
+    """False for a vLLM whose sampler returns no masks: it has no arm `on`."""
+    planned: list[PlannedCall]
+    faults: list[str] = []
+    """Bugs that were planted in the samplers."""
+
+
+class Replayed(Record, frozen=True, kw_only=True, tag="replayed"):
+    """One repetition of one call in one arm."""
+
+    call: Digest
+    arm: ReplayArm
+    repetition: Count
+    elapsed_ns: Count
+    digests: dict[str, Digest]
+    """Of everything that was returned, and of the generator's state after it (`rng_after`)."""
+    mutated: list[str]
+    """Inputs that were not the same after the call."""
+    kept: Digest | None = None
+    """`outputs/<kept>.safetensors` holds the outputs that production did not return alike."""
+
+
+class ReplayFailure(Record, frozen=True, kw_only=True, tag="replay-failure"):
+    """An arm of a call that could not be run to its end."""
+
+    call: Digest
+    arm: ReplayArm
+    error: str
+    message: str
+
+
+ReplayRecord = Replayed | ReplayFailure

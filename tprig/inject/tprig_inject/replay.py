@@ -51,6 +51,7 @@ def main() -> None:
     for message in channel:
         for answer in _answers(message, arguments.platform):
             channel.send(answer)
+        channel.send({"type": "arm-done"})
 
 
 def _warm(platform: str) -> dict[str, Any]:
@@ -66,26 +67,16 @@ def _warm(platform: str) -> dict[str, Any]:
     import vllm
     import vllm.v1.worker.gpu.spec_decode.rejection_sampler
 
+    from tprig_inject.oracle import snapshot
+
     return {
         "vllm_version": vllm.__version__,
         "vllm_path": str(Path(vllm.__file__).parent),
         "versions": {"python": machine.python_version(), "torch": torch.__version__},
-        "device_name": device_name(platform),
+        "device_name": snapshot.device_name(platform),
         "replays_masks": _replays_masks(),
         "seams": [r for r in seams.report(seams.SEAMS) if r["name"] in SEAMS],
     }
-
-
-def device_name(device: str) -> str:
-    """The model of the processor that kernels run on."""
-    import torch
-
-    if device == "cuda":
-        return str(torch.cuda.get_device_name())
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return machine.machine()
 
 
 def _replays_masks() -> bool:
@@ -131,9 +122,7 @@ def _replayed(message: dict[str, Any], device: str) -> Iterator[dict[str, Any]]:
     tensors = load_file(folder / "tensors.safetensors")
     given = {e["name"] for e in call["tensors"] if e["role"] == "input"} - {"rng"}
     same_device = call["flags"]["device"] == device
-    arm = rebuild.Arm(
-        tensors, call["flags"], device, return_sampling_mask=message["arm"] == "on"
-    )
+    arm = rebuild.Arm(tensors, call["flags"], device, return_sampling_mask=message["arm"] == "on")
     for repetition in range(message["repetitions"]):
         start_ns = time.monotonic_ns()
         returned = arm.run(tensors["rng"] if same_device else None)

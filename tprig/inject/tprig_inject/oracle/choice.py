@@ -55,6 +55,17 @@ class Choice:
         in_steps = not self.steps or step in self.steps
         return kept < self.most and in_steps and number % self.every == 0
 
+    def too_much(self, size_bytes: int, kept_bytes: int) -> str | None:
+        """Why a call of that size is not kept, when so much of the run is; None when it may be."""
+        if size_bytes > self.call_bytes:
+            return f"it holds {size_bytes} bytes; at most {self.call_bytes} are kept of a call"
+        if kept_bytes + size_bytes > self.run_bytes:
+            return (
+                f"it holds {size_bytes} bytes, and {kept_bytes} are kept of this run; at most "
+                f"{self.run_bytes} are"
+            )
+        return None
+
     def keeps(self, traits: frozenset[str], seen: frozenset[str]) -> bool:
         """True when the call is kept, from what it turned out to hold."""
         if "new" in self.content and not traits - seen:

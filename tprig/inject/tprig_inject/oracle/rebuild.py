@@ -52,10 +52,22 @@ UVA_BACKED: Mapping[str, Find] = {
     "num_logit_bias": lambda s: _bias(s).num_logit_bias,
     "min_lens": lambda s: _bias(s).min_lens,
     "num_stop_token_ids": lambda s: _bias(s).num_stop_token_ids,
+    "restore_when_all_masked": lambda s: _bias(s).restore_when_all_masked,
     "num_bad_words": lambda s: _bad_words(s).num_bad_words,
     "prompt_len": lambda s: s.req_states.prompt_len,
     "prefill_len": lambda s: s.req_states.prefill_len,
 }
+NEWER = {"restore_when_all_masked"}
+"""What vLLM 0.31 does not have yet."""
+
+
+def uva_backed(sampler: Any) -> dict[str, Any]:
+    """The buffers of `UVA_BACKED`, without those that this vLLM is too old for."""
+    bias = _bias(sampler)
+    absent = {name for name in NEWER if not hasattr(bias, name)}
+    return {name: find(sampler) for name, find in UVA_BACKED.items() if name not in absent}
+
+
 # [R] each, read on the host.
 HOST: Mapping[str, Find] = {
     "num_logprobs": lambda s: s.sampling_states.num_logprobs,
@@ -161,8 +173,7 @@ class Arm:
 
     def _fill(self) -> None:
         slots = self._tensors["idx_mapping_np"].numpy()
-        for name, find in UVA_BACKED.items():
-            buffer = find(self.sampler)
+        for name, buffer in uva_backed(self.sampler).items():
             buffer.np[slots] = self._tensors[name].numpy()
             buffer.copy_to_uva()
         for name, find in HOST.items():
@@ -290,7 +301,7 @@ def state_inputs(sampler: Any, batch: Any) -> Tensors:
     """What the call reads of the state of the batch's slots."""
     slots = np.asarray(batch.idx_mapping_np)
     rows = batch.idx_mapping.long()
-    taken = {name: find(sampler).gpu[rows] for name, find in UVA_BACKED.items()}
+    taken = {name: buffer.gpu[rows] for name, buffer in uva_backed(sampler).items()}
     taken |= {name: torch.from_numpy(find(sampler)[slots]) for name, find in HOST.items()}
     taken["total_len"] = STAGED["total_len"](sampler).gpu[rows]
     for name, width in _widths(sampler, slots, taken).items():
@@ -353,6 +364,7 @@ def outputs(output: Any, chunks: list[Chunk]) -> Tensors:
     if mask is not None:
         live = torch.arange(mask.rows_per_request, device=verified.device)[None, :]
         live = (live < verified[:, None]).reshape(-1)
+        taken["mask_width"] = torch.tensor([mask.token_ids.shape[1]])
         taken["mask_counts"] = mask.counts
         taken["mask_token_ids"] = written(mask.token_ids, mask.counts)
         taken["mask_bits"] = mask.packed_mask[live]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import platform
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from tprig_inject.oracle import rebuild
@@ -72,12 +75,12 @@ _PROCESSORS = ["LogitBiasState", "PenaltiesState", "BadWordsState"]
 def _host_and_device_differ(sampler: Any, batch: Any) -> bool:
     rows, slots = batch.idx_mapping.long(), batch.idx_mapping_np
     return any(
-        (find(sampler).gpu[rows].cpu().numpy() != find(sampler).np[slots]).any()
-        for find in rebuild.UVA_BACKED.values()
+        (buffer.gpu[rows].cpu().numpy() != buffer.np[slots]).any()
+        for buffer in rebuild.uva_backed(sampler).values()
     )
 
 
-def flags(sampler: Any, batch: Any, logits: Any, chunk_logits: int) -> dict[str, Any]:
+def flags(sampler: Any, logits: Any, chunk_logits: int) -> dict[str, Any]:
     """How the samplers are configured, and where the call runs."""
     import vllm
     from vllm.v1.sample.ops import topk_topp_sampler
@@ -87,6 +90,7 @@ def flags(sampler: Any, batch: Any, logits: Any, chunk_logits: int) -> dict[str,
     return {
         "vllm_version": vllm.__version__,
         "device": logits.device.type,
+        "device_name": device_name(logits.device.type),
         "vocab_size": int(states.vocab_size),
         "max_num_reqs": int(states.max_num_reqs),
         "max_model_len": int(states.max_model_len),
@@ -100,6 +104,19 @@ def flags(sampler: Any, batch: Any, logits: Any, chunk_logits: int) -> dict[str,
     }
 
 
+@cache
+def device_name(device: str) -> str:
+    """The model of the processor that kernels run on."""
+    import torch
+
+    if device == "cuda":
+        return str(torch.cuda.get_device_name())
+    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
 def _verification(sampler: Any) -> str:
     if sampler.synthetic_conditional_rates is not None:
         return "synthetic"
@@ -111,17 +128,6 @@ def outputs(output: Any, chunks: list[rebuild.Chunk], device: Any) -> dict[str, 
     return rebuild.outputs(output, chunks) | {"rng_after": rebuild.rng_state(device)}
 
 
-def geometry(output: Any, chunks: list[rebuild.Chunk]) -> dict[str, int]:
-    """The shapes that the flat outputs no longer tell."""
-    mask = getattr(output, "sampling_mask_tensors", None)
-    shapes = {"chunks": len(chunks)}
-    if mask is not None:
-        shapes["mask_width"] = int(mask.token_ids.shape[1])
-        shapes["mask_rows_per_request"] = int(mask.rows_per_request)
-    return shapes
-
-
 def request_ids(batch: Any) -> list[str]:
     """The client's ids of the batch's requests."""
     return [external_id(request) for request in batch.req_ids]
-

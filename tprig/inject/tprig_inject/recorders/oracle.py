@@ -123,9 +123,7 @@ class _Capture:
     def around_call(self, original: Any) -> Any:
         """Take what the call reads before it runs, and decide by what it returned."""
 
-        def call(
-            sampler: Any, logits: Any, input_batch: Any, *args: Any, **kwargs: Any
-        ) -> Any:
+        def call(sampler: Any, logits: Any, input_batch: Any, *args: Any, **kwargs: Any) -> Any:
             considered = self._considers()
             self._calls += 1
             if not considered:
@@ -153,16 +151,10 @@ class _Capture:
         invalid_drafts: Any = None,
     ) -> _Taken | None:
         size = snapshot.size_bytes(logits, batch, draft_logits)
+        if reason := self._choice.too_much(size, self._kept_bytes):
+            self._write(reason=reason)
+            return None
         try:
-            if size > self._choice.call_bytes:
-                raise snapshot.UncapturableError(
-                    f"it holds {size} bytes; at most {self._choice.call_bytes} are kept of a call"
-                )
-            if self._kept_bytes + size > self._choice.run_bytes:
-                raise snapshot.UncapturableError(
-                    f"{self._kept_bytes} bytes are kept of this run, and at most "
-                    f"{self._choice.run_bytes}; it holds {size}"
-                )
             return _Taken(sampler, logits, batch, draft_logits, invalid_drafts)
         except Exception as error:  # noqa: BLE001 - the engine must go on whatever it looks like
             self._skip(error)
@@ -219,7 +211,7 @@ class _Taken:
         vocab_size = logits.shape[1]
         # vLLM's own limit, or whatever was put in its place for this run.
         limit = getattr(rejection_sampler, "get_max_chunk_logits", lambda _vocab_size: 1 << 30)
-        self.flags = snapshot.flags(sampler, batch, logits, int(limit(vocab_size)))
+        self.flags = snapshot.flags(sampler, logits, int(limit(vocab_size)))
         self.requests = snapshot.request_ids(batch)
         self.inputs = snapshot.inputs(sampler, logits, batch, draft_logits, invalid_drafts)
         self.outputs: dict[str, Any] = {}
@@ -227,4 +219,4 @@ class _Taken:
     def finish(self, output: Any, chunks: list[rebuild.Chunk], logits: Any) -> None:
         """Take what the call returned."""
         self.outputs = snapshot.outputs(output, chunks, logits.device)
-        self.flags |= snapshot.geometry(output, chunks)
+        self.flags["chunks"] = len(chunks)
