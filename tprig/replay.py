@@ -13,7 +13,7 @@ import signal
 import socket
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -52,6 +52,7 @@ class Replays:
         repetitions: of each arm.
         faults: bugs to plant in the samplers (`tprig_inject.oracle.faults`).
         repetition_deadline_s: longest wait for one repetition; None makes it depend on the size.
+        environment: variables that show the process its devices.
     """
 
     python: str
@@ -60,6 +61,7 @@ class Replays:
     repetitions: int = 5
     faults: Sequence[str] = ()
     repetition_deadline_s: float | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 class Replayer:
@@ -88,7 +90,10 @@ class Replayer:
 
     def _spawn(self) -> tuple[subprocess.Popen[bytes], Wire[messages.FromReplayer]]:
         replays = self._replays
-        environment = EngineSpec(model=Path("/"), platform=replays.device).process_environment
+        environment = {
+            **EngineSpec(model=Path("/"), platform=replays.device).process_environment,
+            **replays.environment,
+        }
         ours, theirs = socket.socketpair()
         command = [replays.python, "-m", "tprig_inject.replay", "--platform", replays.device]
         try:

@@ -49,12 +49,13 @@ def _parts(bundle: Bundle, judged: Judged) -> Iterator[RenderableType]:
         yield Text(one_line(str(problem)), style=style)
     if judged.verdicts is not None:
         yield summary(judged.verdicts.verdicts)
-        yield from _first_counter_example(judged.verdicts.verdicts)
+        yield from first_counter_example(judged.verdicts.verdicts)
     yield from _stored(judged.changes)
     yield Text(_conclusion(bundle, judged), style="bold")
 
 
-def _first_counter_example(verdicts: Sequence[evidence.Verdict]) -> Iterator[RenderableType]:
+def first_counter_example(verdicts: Sequence[evidence.Verdict]) -> Iterator[RenderableType]:
+    """The first finding of the most specific anomaly, with what the anomaly means."""
     failing = [v for v in verdicts if v.verdict == "fail" and v.findings]
     if not failing:
         return
