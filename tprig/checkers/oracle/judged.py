@@ -63,8 +63,8 @@ def _finding(each: Discrepancy, call: CallHistory, where: Location) -> Finding:
     request = call.call.requests[each.request]
     return Finding(
         anomaly=ANOMALIES[each.what],
-        message=f"{each.what.value} of row {each.row}, by the reference: expected "
-        f"{each.expected}, found {each.found}{margin}",
+        message=f"expected {each.expected} by the reference ({each.what.value} of row {each.row}), "
+        f"found {each.found}{margin}",
         where=_at(where, request),
     )
 
@@ -100,7 +100,7 @@ def supports(call: CallHistory, outputs: Arrays, where: Location) -> Iterator[Fi
             found = _support_fault(support, finite, row, token, held)
             if found is not None:
                 anomaly, message = found
-                text = f"row {row}, slot {slot}: {message}"
+                text = f"{message} (row {row}, slot {slot})"
                 yield Finding(
                     anomaly=anomaly, message=text, where=_at(where, call.call.requests[i])
                 )

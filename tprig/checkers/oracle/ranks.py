@@ -36,7 +36,7 @@ def _gather(ranks: dict[int, Taken]) -> Iterator[Finding]:
             expected = ranks[part].record.shard if part in ranks else None
             if expected is not None and expected != found:
                 yield _finding(
-                    f"in the gather: expected rank {part}'s logits as it gave them ({expected}), "
+                    f"expected rank {part}'s logits as it gave them into the gather ({expected}), "
                     f"found {found} on rank {one.rank}",
                     one,
                 )

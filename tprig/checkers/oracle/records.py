@@ -97,7 +97,7 @@ def changed(one: Taken, history: CallHistory) -> Iterator[Finding]:
         expected, found = one.record.digests.get(name), digest(array)
         if expected is not None and not expected == found == told.get(name):
             yield _finding(
-                f"{name}: expected digest {expected}, as the worker took it, found {found} in the "
+                f"expected {name} of digest {expected}, as the worker took it, found {found} in the "
                 f"stored tensors and {told.get(name)} in call.json: it was changed",
                 one.where(file=tensors_file(history.id)),
             )
@@ -145,7 +145,7 @@ def _against_verified(
     ):
         if expected != found:
             yield _finding(
-                f"{what}: expected {expected}, as verified in that step, found {found}", where
+                f"expected {what} {expected}, as verified in that step, found {found}", where
             )
 
 
@@ -160,7 +160,7 @@ def _against_workload(
             found = tensors[field][i].item()
             if expected != found:
                 yield _finding(
-                    f"{field}: expected {expected}, as requested, found {found}", one.where(name)
+                    f"expected {field} {expected}, as requested, found {found}", one.where(name)
                 )
 
 

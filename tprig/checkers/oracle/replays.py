@@ -77,7 +77,7 @@ def mutations(replay: CallReplay, run: str) -> Iterator[Finding]:
             anomaly = "oracle.rng-state" if name == "seeds" else MUTATION
             yield Finding(
                 anomaly=anomaly,
-                message=f"{name}: expected the input as it was given, found it changed by the "
+                message=f"expected the input {name} as it was given, found it changed by the "
                 f"call (replay {result.arm}, repetition {result.repetition + 1})",
                 where=replay.where(line, run),
             )
@@ -111,7 +111,7 @@ def differences(
         elif name in produced and produced[name] != digest:
             yield Finding(
                 anomaly=PRODUCTION,
-                message=f"{name}: expected {produced[name]}, which production returned, found "
+                message=f"expected {name} {produced[name]}, which production returned, found "
                 f"{digest} in all {len(told)} replays",
                 where=replay.where(first_line, run),
             )
@@ -122,7 +122,7 @@ def _unequal(name: str, a: Replayed, b: Replayed, where: Location) -> Finding:
     one, other = (f"replay {r.arm}, repetition {r.repetition + 1}" for r in (a, b))
     return Finding(
         anomaly=anomaly,
-        message=f"{name}: expected {a.digests[name]} as with {one}, found {b.digests[name]} with "
+        message=f"expected {name} {a.digests[name]} as with {one}, found {b.digests[name]} with "
         f"{other}",
         where=where,
     )
@@ -132,6 +132,6 @@ def _lost(name: str, replay: CallReplay, run: str) -> Finding:
     line = replay.results[0][0] if replay.results else FIRST_RECORD_LINE
     return Finding(
         anomaly=PRODUCTION,
-        message=f"{name}: expected it among the outputs, as production returned it, found none",
+        message=f"expected {name} among the outputs, as production returned it, found none",
         where=replay.where(line, run),
     )
