@@ -49,7 +49,7 @@ def main() -> None:
         channel.send({"type": "failed", "error": type(error).__name__, "message": str(error)})
         return
     for message in channel:
-        for answer in _answers(message, arguments.platform):
+        for answer in answers(message, arguments.platform):
             channel.send(answer)
         channel.send({"type": "arm-done"})
 
@@ -87,7 +87,7 @@ def _replays_masks() -> bool:
     return "return_sampling_mask" in inspect.signature(Sampler.__init__).parameters
 
 
-def _answers(message: dict[str, Any], device: str) -> Iterator[dict[str, Any]]:
+def answers(message: dict[str, Any], device: str) -> Iterator[dict[str, Any]]:
     """One record per repetition, or why there is none.
 
     Args:
