@@ -46,8 +46,12 @@ def apply_min_p(row: Row, min_p: float) -> Row:
     return replace(row, kept=kept, maybe=row.maybe | near)
 
 
-def apply_top_k(row: Row, top_k: int, rule: TieRule) -> Row:
-    """Mask all but the `top_k` largest logits; ties at the edge follow the rule."""
+def apply_top_k(row: Row, top_k: int, rule: TieRule, *, settles: bool = True) -> Row:
+    """Mask all but the `top_k` largest logits; ties at the edge follow the rule.
+
+    With `settles` false ties at the edge stay open, if the rule is to keep exactly `top_k`: the
+    Triton path lets some of them in again where it applies top-p in the same kernel.
+    """
     ids = np.flatnonzero(row.present)
     if len(ids) <= top_k:
         return row
@@ -63,6 +67,8 @@ def apply_top_k(row: Row, top_k: int, rule: TieRule) -> Row:
     if room < int(cluster.sum()):
         if np.all(value[cluster] == edge):
             inside = above | _tied(cluster, room, rule)
+            if rule is TieRule.EXACTLY_K and not settles:
+                undecided = cluster
         else:
             inside, undecided = value >= edge, cluster
     return _masked(row, ids, inside, undecided)

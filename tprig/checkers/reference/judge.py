@@ -110,8 +110,12 @@ def _require_float32(rows: list[Row]) -> None:
 
 
 def _require_ratios(verification: RequestVerification) -> None:
-    """In block verification a draft that the target or the drafter rules out makes NaN."""
-    if verification.by_block and any(
-        not math.isfinite(ratio.value) for ratio in verification.log_ratios
-    ):
-        raise _UndecidableError("block verification of drafts that target or drafter rule out")
+    """In block verification a draft that both target and drafter rule out makes NaN.
+
+    What becomes of that depends on the device.
+    """
+    if not verification.by_block:
+        return
+    for ratio in verification.log_ratios:
+        if any(map(math.isnan, (ratio.value, ratio.low, ratio.high))):
+            raise _UndecidableError("block verification of a draft that both distributions exclude")

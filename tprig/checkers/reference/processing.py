@@ -72,7 +72,7 @@ class Processor:
     def _filtered(self, row: Row, request: Request, chunk: Chunk) -> Row:
         rule = self.call.tie_rule
         row = apply_min_p(row, request.min_p)
-        row = apply_top_k(row, request.top_k, rule)
+        row = apply_top_k(row, request.top_k, rule, settles=request.top_p == 1.0)
         return apply_top_p(row, request.top_p, rule) if chunk.top_p else row
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -177,7 +178,7 @@ class _Draw:
         """Drafts are mostly likely ones, some of them arbitrary, few of them placeholders."""
         width = self.wishes.vocab_size if drafts is None else drafts.shape[-1]
         ids = self.rng.integers(0, width, len(logits))
-        for request, (start, end) in enumerate(zip(boundaries, boundaries[1:], strict=False)):
+        for request, (start, end) in enumerate(itertools.pairwise(boundaries)):
             for step in range(end - start - 1):
                 source = logits[start + step, :width] if drafts is None else drafts[request, step]
                 if self.rng.random() < 0.8:

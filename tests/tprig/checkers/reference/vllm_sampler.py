@@ -9,11 +9,17 @@ from __future__ import annotations
 
 import sys
 import traceback
+from collections.abc import Iterator
+from functools import partial
 from multiprocessing.connection import Connection
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import torch
+from tprig_inject import interpreter, template
+from triton import language as tl
+from triton.runtime import interpreter as triton_interpreter
 
 from tests.tprig.checkers.reference.drawn import Drawn, History
 from tprig.checkers.reference.call import Request, SamplerCall, SamplerResult, TieRule
@@ -35,11 +41,34 @@ def main(descriptor: int) -> None:
 
 
 def _warm_up() -> str:
-    from tprig_inject import interpreter, template
-
     version: str = template.warm_up()["vllm_version"]
     interpreter.supply()
+    _wrap_ranges()
     return version
+
+
+class _Index(int):
+    """A loop's counter, which the kernel of the Triton path casts: of any width already."""
+
+    def to(self, _: Any) -> int:
+        return int(self)
+
+
+def _wrap_ranges() -> None:
+    """Let `_topk_topp_kernel` run in the interpreter, whose `tl.range` gives bare integers."""
+    patch = triton_interpreter._patch_lang
+
+    def patch_and_wrap(fn: Any) -> Any:
+        scope = patch(fn)
+        if not isinstance(tl.range, partial):
+            tl.range = partial(_indices, tl.range)
+        return scope
+
+    triton_interpreter._patch_lang = patch_and_wrap
+
+
+def _indices(make_range: Any, *arguments: Any, **options: Any) -> Iterator[_Index]:
+    return map(_Index, make_range(*arguments, **options))
 
 
 def run(drawn: Drawn) -> SamplerResult:
@@ -76,8 +105,6 @@ class _Spy:
 
 
 def _cpu() -> Any:
-    import torch
-
     return torch.device("cpu")
 
 
@@ -169,8 +196,6 @@ def _listed(ids: Any) -> list[int] | None:
 
 
 def _arguments(call: SamplerCall, slots: _Slots) -> tuple[Any, ...]:
-    import torch
-
     rows = len(call.logits)
     batch = SimpleNamespace(
         num_reqs=call.num_requests,
@@ -196,8 +221,6 @@ def _arguments(call: SamplerCall, slots: _Slots) -> tuple[Any, ...]:
 
 
 def _result(call: SamplerCall, output: Any, spy: _Spy) -> SamplerResult:
-    import torch
-
     scores, masks = output.logprobs_tensors, output.sampling_mask_tensors
     before = torch.cat(spy.sampled).numpy()
     return SamplerResult(
