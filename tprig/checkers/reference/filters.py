@@ -17,6 +17,7 @@ from tprig.checkers.reference.rows import (
     ROUNDING,
     Bools,
     Ids,
+    Quota,
     Reals,
     Row,
     sum_error,
@@ -45,8 +46,12 @@ def apply_min_p(row: Row, min_p: float) -> Row:
     return replace(row, kept=kept, maybe=row.maybe | near)
 
 
-def apply_top_k(row: Row, top_k: int, rule: TieRule) -> Row:
-    """Mask all but the `top_k` largest logits; ties at the edge follow the rule."""
+def apply_top_k(row: Row, top_k: int, rule: TieRule, *, settles: bool = True) -> Row:
+    """Mask all but the `top_k` largest logits; ties at the edge follow the rule.
+
+    With `settles` false ties at the edge stay open, if the rule is to keep exactly `top_k`: the
+    Triton path lets some of them in again where it applies top-p in the same kernel.
+    """
     ids = np.flatnonzero(row.present)
     if len(ids) <= top_k:
         return row
@@ -62,6 +67,8 @@ def apply_top_k(row: Row, top_k: int, rule: TieRule) -> Row:
     if room < int(cluster.sum()):
         if np.all(value[cluster] == edge):
             inside = above | _tied(cluster, room, rule)
+            if rule is TieRule.EXACTLY_K and not settles:
+                undecided = cluster
         else:
             inside, undecided = value >= edge, cluster
     return _masked(row, ids, inside, undecided)
@@ -91,7 +98,7 @@ def apply_top_p(row: Row, top_p: float, rule: TieRule) -> Row:
     ids = np.flatnonzero(row.present)
     if not len(ids) or (rule is TieRule.EXACTLY_K and top_p == 1.0):
         return row
-    order = _ascending(row.value[ids], rule)
+    order = np.argsort(row.value[ids], kind="stable")
     ranked = ids[order]
     below, error = _mass_below(row, ranked)
     limit = 1.0 - top_p
@@ -103,17 +110,28 @@ def apply_top_p(row: Row, top_p: float, rule: TieRule) -> Row:
         inside = below > limit
     undecided = (below + error > least) & (below - error <= most)
     inside[-1], undecided[-1] = True, False
+    tied = _tied_across(row.value[ranked], inside)
+    certain = not undecided.any()
+    undecided |= tied
     if rule is TieRule.EXACTLY_K:
         undecided |= _unresolved(row.value[ranked], inside)
     back = np.argsort(order)
-    return _masked(row, ids, inside[back], undecided[back])
+    masked = _masked(row, ids, inside[back], undecided[back])
+    if rule is TieRule.EXACTLY_K or not (certain and tied.any()):
+        return masked
+    members = np.zeros_like(row.kept)
+    members[ranked[tied]] = True
+    return replace(masked, quota=Quota(members, int(inside[tied].sum())))
 
 
-def _ascending(value: Reals, rule: TieRule) -> Ids:
-    """Least likely first. Ties by token id: the path that sorts keeps the highest of them."""
-    if rule is TieRule.KEEP_ALL:
-        return np.argsort(value, kind="stable")
-    return np.argsort(-value, kind="stable")[::-1]
+def _tied_across(value: Reals, inside: Bools) -> Bools:
+    """Equal tokens that the edge parts: vLLM sorts them in whichever order.
+
+    The likeliest of all stays, but which of its equals that is depends on the order, too.
+    """
+    edge = value[int(np.argmax(inside))]
+    tied = value == edge
+    return np.asarray(tied & (not inside[tied].all()))
 
 
 def _mass_below(row: Row, ranked: Ids) -> tuple[Reals, Reals]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from tprig.checkers.reference.call import Request, SamplerCall
 from tprig.checkers.reference.filters import apply_min_p, apply_top_k, apply_top_p
-from tprig.checkers.reference.rows import ROUNDING, Ids, Reals, Row
+from tprig.checkers.reference.rows import FLOAT32_TINY, ROUNDING, Ids, Reals, Row
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Processor:
     def _filtered(self, row: Row, request: Request, chunk: Chunk) -> Row:
         rule = self.call.tie_rule
         row = apply_min_p(row, request.min_p)
-        row = apply_top_k(row, request.top_k, rule)
+        row = apply_top_k(row, request.top_k, rule, settles=request.top_p == 1.0)
         return apply_top_p(row, request.top_p, rule) if chunk.top_p else row
 
 
@@ -131,10 +131,14 @@ class _Stages:
         self.error: Reals = np.zeros_like(self.value)
 
     def _round(self, touched: Ids | slice = slice(None), error: Reals | float = 0.0) -> None:
-        """Account for an operation: the given error, and the rounding of its result."""
+        """Account for an operation: the given error, and the rounding of its result.
+
+        Of what is denormal in float32, an absolute error remains.
+        """
         size = np.abs(self.value[touched])
         finite = np.isfinite(size)
-        grown = self.error[touched] + error + ROUNDING * np.where(finite, size, 0.0)
+        rounding = ROUNDING * np.where(finite, size, 0.0) + FLOAT32_TINY
+        grown = self.error[touched] + error + rounding
         self.error[touched] = np.where(finite, grown, 0.0)
 
     def _mask(self, ids: Ids | int) -> None:

@@ -85,6 +85,14 @@ class Scores:
 
 
 @dataclass(frozen=True, eq=False)
+class Quota:
+    """Tokens that tie at a filter's edge: so many of them are kept, no matter which."""
+
+    members: Bools
+    room: int
+
+
+@dataclass(frozen=True, eq=False)
 class Row:
     """Logits of one row, all arrays of the row's width."""
 
@@ -95,7 +103,9 @@ class Row:
     kept: Bools
     """Tokens with a finite value after the filters, in float64."""
     maybe: Bools
-    """Tokens of which float32 may decide otherwise."""
+    """Tokens of which float32, or the backend's order of ties, may decide otherwise."""
+    quota: Quota | None = None
+    """How many of some of the tokens that may be kept are kept for certain."""
 
     @staticmethod
     def of(value: Reals, error: Reals) -> Row:
@@ -114,6 +124,19 @@ class Row:
         kept, maybe = self.kept.copy(), self.maybe.copy()
         kept[token] = maybe[token] = False
         return Row(self.value, self.error, kept, maybe)
+
+    def admits(self, kept: Bools) -> bool:
+        """Whether vLLM may have kept exactly these tokens."""
+        quota = self.quota
+        if quota is not None and int(kept[quota.members].sum()) != quota.room:
+            return False
+        return bool(np.all(self.maybe | (kept == self.kept)))
+
+    def settled(self, kept: Bools) -> Row:
+        """The row with these tokens kept for certain, where it admits them; otherwise itself."""
+        if not self.admits(kept):
+            return self
+        return Row(self.value, self.error, kept, np.zeros_like(kept))
 
     @property
     def present(self) -> Bools:

@@ -1,4 +1,4 @@
-"""Logprobs (or logits) of chosen tokens, the best of a row, and the rank of one."""
+"""Judges logprobs (or logits) of chosen tokens, the best of a row, and the rank of one."""
 
 from __future__ import annotations
 
@@ -8,8 +8,35 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
+from tprig.checkers.reference.call import LogprobsMode
+from tprig.checkers.reference.judgement import Discrepancy, Subject
+from tprig.checkers.reference.processing import Processor
 from tprig.checkers.reference.rows import Ids, Interval, Row
-from tprig.checkers.reference.supports import Difference
+from tprig.checkers.reference.scope import Difference, Scope
+
+RAW = {LogprobsMode.RAW_LOGITS, LogprobsMode.RAW_LOGPROBS}
+LOGITS = {LogprobsMode.RAW_LOGITS, LogprobsMode.PROCESSED_LOGITS}
+
+
+def judge_scores(
+    scope: Scope, processor: Processor, rows: list[Row], sampled: int
+) -> Iterator[Discrepancy]:
+    """Judge the scores in the rows that sampled a token; what fills the others is never read."""
+    result, mode = scope.result, scope.call.logprobs_mode
+    if result.logprob_token_ids is None or result.logprobs is None or result.ranks is None:
+        return
+    for step, row in enumerate(rows[:sampled]):
+        at = scope.start + step
+        ids, found, rank = result.logprob_token_ids[at], result.logprobs[at], int(result.ranks[at])
+        scores = ScoresOfRow(processor.raw(at) if mode in RAW else row, logits=mode in LOGITS)
+        scope.count(Subject.LOGPROBS, len(ids))
+        for unlike in scores.differences(ids, found, int(result.sampled[scope.index, step])):
+            yield scope.report(Subject.LOGPROBS, step, unlike)
+        fewest, expected, most = scores.rank(int(ids[0]))
+        scope.count(Subject.RANKS, ambiguous=int(fewest != most))
+        if rank != expected:
+            unlike = Difference(str(expected), str(rank), ambiguous=fewest <= rank <= most)
+            yield scope.report(Subject.RANKS, step, unlike)
 
 
 class ScoresOfRow:
@@ -24,18 +51,21 @@ class ScoresOfRow:
         logit = self.row.at(token)
         return logit if self._mass is None else self._mass.logprob(logit)
 
-    def differences(self, ids: Ids, found: npt.NDArray[np.float32]) -> Iterator[Difference]:
+    def differences(
+        self, ids: Ids, found: npt.NDArray[np.float32], sampled: int
+    ) -> Iterator[Difference]:
         """Scores that are off, and tokens that are not the best after the sampled one."""
+        if sampled != ids[0]:
+            yield Difference(f"the score of the sampled token {sampled}", f"of token {ids[0]}")
         for token, value in zip(map(int, ids), map(float, found), strict=True):
             expected = self.of(token)
             if not _within(expected, value):
-                margin = abs(value - expected.value)
+                finite = math.isfinite(expected.value) and math.isfinite(value)
                 yield Difference(
                     f"{expected.value!r} for token {token}",
                     repr(value),
-                    ambiguous=False,
-                    margin=margin if math.isfinite(margin) else None,
-                    band=expected.error,
+                    margin=abs(value - expected.value) if finite else None,
+                    band=expected.error if finite else None,
                 )
         yield from self._best(ids[1:])
 
@@ -45,19 +75,16 @@ class ScoresOfRow:
             return
         scores = self.row.scores()
         if len(np.unique(ids)) != len(ids):
-            yield Difference("different tokens", f"{ids.tolist()}", ambiguous=False)
+            yield Difference("different tokens", f"{ids.tolist()}")
         rising = np.flatnonzero(scores.low[ids[1:]] > scores.high[ids[:-1]])
         if len(rising):
-            yield Difference(
-                "the best tokens in descending order", f"{ids.tolist()}", ambiguous=False
-            )
+            yield Difference("the best tokens in descending order", f"{ids.tolist()}")
         others = scores.low.copy()
         others[ids] = -np.inf
         if others.max() > scores.high[ids].min():
             yield Difference(
                 f"token {int(np.argmax(others))} among the {len(ids)} best",
                 f"{ids.tolist()}",
-                ambiguous=False,
             )
 
     def rank(self, token: int) -> tuple[int, int, int]:

@@ -97,13 +97,13 @@ class AcceptTest:
 class RequestVerification:
     """Everything that seed, position and logits decide for one request of a well-formed call."""
 
-    def __init__(self, processor: Processor, index: int) -> None:
+    def __init__(self, processor: Processor, index: int, rows: list[Row]) -> None:
+        """`rows` are the request's processed ones [d + 1], over the target's whole vocabulary."""
         call = processor.call
         self.call = call
         self.request = call.requests[index]
         self.start, end = (int(boundary) for boundary in call.cu_num_logits[index : index + 2])
-        self.rows = [processor.processed(row) for row in range(self.start, end)]
-        """[d + 1] processed, over the target's whole vocabulary."""
+        self.rows = rows
         self.drafts = processor.verified[self.start + 1 : end]
         """[d] -1 for a draft that must be refused."""
         logits = call.draft_logits
