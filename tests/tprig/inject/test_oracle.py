@@ -262,7 +262,7 @@ def test_chunks_are_as_small_as_they_are_asked_to_be(foreign: Foreign, tmp_path:
     for one in found.said:
         assert one.call is not None
         flags = found.history(one.call).call.flags
-        assert (flags.chunk_logits, flags.chunks) == (5, 3)
+        assert (flags.chunk_logits, flags.chunks) == (5, 4)
         assert "chunked" in one.traits
     assert found.same == [True] * len(CALLS), "chunks change nothing"
     name = found.said[-1].call

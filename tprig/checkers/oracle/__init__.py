@@ -141,7 +141,8 @@ class _Run:
             except Exception as error:  # noqa: BLE001 - whatever is wrong with it, it is not there
                 self._miss(f"outputs {result.kept} of a replay cannot be read: {error}")
                 continue
-            known = {n: a for n, a in history.tensors().items() if n not in replays.MASKS}
+            absent = set(replays.MASKS) - result.digests.keys()
+            known = {n: a for n, a in history.tensors().items() if n not in absent}
             yield line, {**known, **kept}
 
 

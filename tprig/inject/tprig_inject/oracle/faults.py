@@ -58,10 +58,10 @@ def _unstable(original: Any) -> Any:
 def _support_cut(original: Any) -> Any:
     """A support is taken with its first token missing."""
 
-    def from_logits(logits: Any, *rest: Any) -> Any:
+    def from_logits(cls: Any, logits: Any, *rest: Any) -> Any:
         cut = logits.clone()
         cut.scatter_(1, (cut > -float("inf")).int().argmax(dim=1, keepdim=True), -float("inf"))
-        return original(cut, *rest)
+        return original(cls, cut, *rest)
 
     return from_logits
 
