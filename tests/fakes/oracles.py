@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
+from safetensors.numpy import save_file
 
-from tests.fakes import histories
+from tests.fakes import bundles, histories
 from tprig import evidence
+from tprig.bundle import Writer
 from tprig.checkers.oracle.records import call_id, digest
 from tprig.history import CallHistory, ReplayHistory, RunHistory
 
@@ -294,3 +297,45 @@ def returning(change: Callable[[dict[str, str]], None], *, always: bool = False)
                 one = msgspec.structs.replace(one, digests=digests)
             results.append(one)
     return run(call, [replay(call, results)])
+
+
+# --- in a bundle -------------------------------------------------------------------------------
+
+
+def write(root: Path, *, tensors: Mapping[str, NDArray[Any]] | None = None) -> Path:
+    """Write the literal run as a sealed bundle, with its call, its replay and a plan.
+
+    Args:
+        root: a folder that does not exist yet.
+        tensors: stored in the place of the call's own.
+    """
+    call = captured()
+    one = run(call)
+    writer = Writer(root)
+    writer.document("plan.json", histories.plan([claim()]))
+    writer.document("environment.json", bundles.ENVIRONMENT)
+    ledger = histories.stream("ledger.jsonl", bundles._ledger(histories.plan([claim()])))
+    bundles._write_stream(writer, "ledger", writer.bundle, ledger)
+    bundles._write_engine(writer, histories.engine(f"engine-{RUN}"))
+    whole = dataclasses.replace(
+        one,
+        outputs=histories.stream(f"runs/{RUN}/outputs.jsonl", []),
+        steps=histories.stream(f"runs/{RUN}/steps.jsonl", []),
+    )
+    bundles._write_run(writer, whole)
+    store(writer, call, tensors)
+    (again,) = one.replays
+    writer.document(f"replays/{again.id}/replay.json", again.replay)
+    bundles._write_stream(writer, "replay", again.id, again.results)
+    save_file(dict(mask()), writer.path(f"replays/{again.id}/outputs/{KEPT}.safetensors"))
+    writer.seal()
+    return root
+
+
+def store(
+    writer: Writer, call: CallHistory, tensors: Mapping[str, NDArray[Any]] | None = None
+) -> None:
+    """Put a call where workers put theirs."""
+    writer.document(f"oracles/{call.id}/call.json", call.call)
+    held = call.tensors() if tensors is None else tensors
+    save_file(dict(held), writer.path(f"oracles/{call.id}/tensors.safetensors"))
