@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from tests.fakes import oracles
+from tests.fakes import bundles, oracles
 from tprig.bundle import Bundle, load, seal
 from tprig.bundle.records import MalformedError
 from tprig.bundle.tensors import read_tensors
@@ -50,7 +50,7 @@ def test_calls_and_replays_come_back_as_they_were_written(root: Path) -> None:
 
 
 def test_a_bundle_without_captured_calls_has_none(tmp_path: Path) -> None:
-    bundle = load(oracles.bundles.pair(tmp_path / "bundle"))
+    bundle = load(bundles.pair(tmp_path / "bundle"))
     assert (bundle.problems, dict(bundle.calls), bundle.replays) == ((), {}, ())
 
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from safetensors.numpy import load_file, save_file
 from tprig_inject.oracle.choice import Choice, ChoiceError, parse
 from tprig_inject.oracle.faults import FAULTS
 
@@ -18,6 +23,7 @@ from tprig.checkers.oracle import ORACLE, judged
 from tprig.checkers.oracle.bounds import arms, require_bounds
 from tprig.checkers.oracle.records import call_id, changed, taken
 from tprig.evidence import Finding
+from tprig.export import export
 from tprig.history import CallHistory, ReplayHistory, RunHistory
 
 CALLS = [
@@ -293,3 +299,35 @@ def test_options_that_cannot_be_meant_are_refused(options: str, words: str) -> N
     with pytest.raises(ChoiceError) as caught:
         parse(options)
     assert words in str(caught.value)
+
+
+# --- exported ----------------------------------------------------------------------------------
+
+
+def bare(folder: Path, *names: str) -> subprocess.CompletedProcess[str]:
+    """Run exported tests where there is vLLM, and nothing of ours."""
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    command = [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", *names]
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+def test_an_exported_call_runs_without_us_and_tells_another_result(
+    captured: Captured, tmp_path: Path
+) -> None:
+    """One sound call, and one whose returned tokens were changed."""
+    bundle = tmp_path / "bundle"
+    shutil.copytree(captured.folder, bundle / "oracles")
+    first, last = (captured.said[number].call or "" for number in (0, -1))
+    sound = export(captured.history(first), bundle, tmp_path / "out")
+    broken = export(captured.history(last), bundle, tmp_path / "out")
+    data = next((tmp_path / "out").glob(f"oracle_{last[:12]}*"))
+    tensors = load_file(data)
+    tensors["sampled"][0] += 1
+    save_file(tensors, data)
+    found = bare(tmp_path / "out", sound.name, broken.name)
+    assert "2 failed, 4 passed" in found.stdout, found.stdout + found.stderr
+    assert "production: sampled differs first at [0]" in found.stdout
+    assert f"FAILED {broken.name}::test_call[off]" in found.stdout
+    assert f"FAILED {broken.name}::test_call[on]" in found.stdout
