@@ -53,7 +53,7 @@ def check_header(handle: BufferedReader, expected: list[CallTensor]) -> None:
         found = msgspec.json.decode(handle.read(size), type=dict[str, _Entry])
     except (msgspec.DecodeError, RecursionError) as error:
         raise MalformedError(f"has no header in the format of safetensors: {error}") from error
-    told = {t.name: (t.dtype, t.shape) for t in expected}
+    told = {t.name: (t.dtype, t.shape) for t in expected if t.stored}
     held = {name: (DTYPES.get(e.dtype, ("?", ""))[0], e.shape) for name, e in found.items()}
     for name in sorted(told.keys() | held.keys()):
         if told.get(name) != held.get(name):

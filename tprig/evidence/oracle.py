@@ -94,6 +94,8 @@ class CallTensor(Record, frozen=True, kw_only=True):
     dtype: Dtype
     shape: Annotated[list[Count], msgspec.Meta(max_length=3)]
     digest: Digest
+    stored: bool = True
+    """False where the digest is all that was kept."""
 
 
 class CapturedCall(Record, frozen=True, kw_only=True):

@@ -244,6 +244,22 @@ def test_ranks_keep_equal_calls_once_and_large_ones_on_rank_0_alone(
     assert len(list(folder.iterdir())) == 1
 
 
+def test_large_processed_logits_are_kept_as_a_digest_that_replays_reproduce(
+    foreign: Foreign, tmp_path: Path
+) -> None:
+    found = chosen(foreign, tmp_path / "oracles", "shared_bytes=10", calls=CALLS[:1])
+    name = found.said[0].call
+    assert name is not None
+    call = found.history(name)
+    (entry,) = (t for t in call.call.tensors if t.name == "processed_logits")
+    assert not entry.stored
+    assert "processed_logits" not in call.tensors()
+    replay = run_again(foreign, found, name, tmp_path / "kept")
+    judgement = ORACLE.function(oracles.claim(), {"run": found.run((replay,))})
+    assert (judgement.findings, judgement.measured["exact"]) == ([], 1)
+    assert not (tmp_path / "kept").exists()
+
+
 def test_what_went_into_the_gather_is_digested_beside_what_came_out(
     foreign: Foreign, tmp_path: Path
 ) -> None:

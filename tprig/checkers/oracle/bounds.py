@@ -66,10 +66,11 @@ _OPTIONAL: Mapping[str, tuple[tuple[str, ...], _Shape]] = {
 _OUTPUTS: Mapping[str, tuple[tuple[str, ...], _Shape]] = {
     **dict.fromkeys(("num_verified", "num_sampled", "num_rejected"), (_INT32, ("R",))),
     "sampled": (_INT64, ("*",)),
-    "processed_logits": (("float32", "bfloat16", "float16"), ("N", "V")),
     "rng_after": (("uint8",), ("*",)),
 }
 _OPTIONAL_OUTPUTS: Mapping[str, tuple[tuple[str, ...], _Shape]] = {
+    # A digest is all that is kept of large ones.
+    "processed_logits": (_FLOATS, ("N", "V")),
     "logprob_token_ids": (_INT64, ("N", "*")),
     "logprobs": (("float32",), ("N", "*")),
     "ranks": (_INTEGERS, ("N",)),

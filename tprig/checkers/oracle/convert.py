@@ -156,7 +156,7 @@ def sampler_result(call: CapturedCall, tensors: Arrays) -> SamplerResult:
         logprobs=held.get("logprobs"),
         ranks=None if ranks is None else ranks.astype(np.int64),
         supports=supports(held, call.flags.vocab_size),
-        processed_logits=held["processed_logits"],
+        processed_logits=held.get("processed_logits"),
     )
 
 

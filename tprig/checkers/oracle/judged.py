@@ -87,7 +87,7 @@ def supports(call: CallHistory, outputs: Arrays, where: Location) -> Iterator[Fi
     """Check each support against the processed logits of its row and the token it supports."""
     held = convert.widened(call.call, outputs)
     listed = convert.supports(held, call.call.flags.vocab_size)
-    if listed is None:
+    if listed is None or "processed_logits" not in held:
         return
     finite = np.isfinite(held["processed_logits"])
     bounds = call.tensors()["cu_num_logits"]

@@ -93,12 +93,13 @@ def changed(one: Taken, history: CallHistory) -> Iterator[Finding]:
             "the rank's stream alone",
             one.where(file=document),
         )
-    for name, array in sorted(history.tensors().items()):
-        expected, found = one.record.digests.get(name), digest(array)
-        if expected is not None and not expected == found == told.get(name):
+    held = history.tensors()
+    for name, expected in sorted(one.record.digests.items()):
+        stored = digest(held[name]) if name in held else told.get(name)
+        if name in told and not expected == stored == told[name]:
             yield _finding(
-                f"expected {name} of digest {expected}, as the worker took it, found {found} in the "
-                f"stored tensors and {told.get(name)} in call.json: it was changed",
+                f"expected {name} of digest {expected}, as the worker took it, found {stored} in "
+                f"the stored tensors and {told[name]} in call.json: it was changed",
                 one.where(file=tensors_file(history.id)),
             )
 

@@ -33,7 +33,8 @@ class Choice:
         most: keep at most so many calls of a run.
         call_bytes: keep no call with larger inputs.
         run_bytes: keep no call once so much of a run is kept.
-        shared_bytes: above this only rank 0 keeps tensors; the others keep digests of theirs.
+        shared_bytes: above this only rank 0 keeps tensors, the others keep digests of theirs; and
+            so large processed logits are kept as a digest by all.
     """
 
     every: int = 1

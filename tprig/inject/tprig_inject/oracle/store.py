@@ -19,8 +19,18 @@ VERSION = 1
 """Of the captured call; `tprig.evidence` follows it."""
 
 
-def described(inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """An entry per tensor: `name`, `role`, `dtype`, `shape`, `digest`, sorted by name."""
+def described(
+    inputs: Mapping[str, Any], outputs: Mapping[str, Any], most_bytes: int
+) -> list[dict[str, Any]]:
+    """An entry per tensor: `name`, `role`, `dtype`, `shape`, `digest`, `stored`, sorted by name.
+
+    Args:
+        inputs: by name.
+        outputs: by name.
+        most_bytes: processed logits beyond it are kept as a digest: a replay makes them again.
+    """
+    processed = {"processed_logits": outputs["processed_logits"]}
+    left_out = set() if size_bytes(processed) <= most_bytes else set(processed)
     roles = [("input", inputs), ("output", outputs)]
     return sorted(
         (
@@ -30,6 +40,7 @@ def described(inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> list[dic
                 "dtype": str(tensor.dtype).removeprefix("torch."),
                 "shape": list(tensor.shape),
                 "digest": tensor_digest(tensor),
+                "stored": name not in left_out,
             }
             for role, tensors in roles
             for name, tensor in tensors.items()
@@ -76,7 +87,9 @@ def keep(root: Path, name: str, call: Mapping[str, Any], tensors: Mapping[str, A
     temporary = root / f".{name}.{os.getpid()}"
     temporary.mkdir()
     try:
-        save_file(dict(tensors), temporary / TENSORS)
+        stored = {entry["name"] for entry in call["tensors"] if entry["stored"]}
+        kept = {name: tensor for name, tensor in tensors.items() if name in stored}
+        save_file(kept, temporary / TENSORS)
         (temporary / DOCUMENT).write_text(json.dumps(call, indent=1, sort_keys=True) + "\n")
         # The other rank may have been faster; then its folder stands.
         with contextlib.suppress(FileExistsError):

@@ -171,7 +171,7 @@ class _Capture:
             self._skip(error)
 
     def _keep(self, taken: _Taken, held: frozenset[str]) -> None:
-        entries = store.described(taken.inputs, taken.outputs)
+        entries = store.described(taken.inputs, taken.outputs, self._choice.shared_bytes)
         call = store.document(entries, taken.flags, taken.requests)
         name = store.call_id(call)
         tensors = {**taken.inputs, **taken.outputs}
