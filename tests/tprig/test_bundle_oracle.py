@@ -62,6 +62,15 @@ def test_a_call_that_is_not_there_leaves_the_claim_open(root: Path) -> None:
     assert f"captured call {CALL} is not stored" in verdict.reason
 
 
+def test_what_a_dying_worker_left_is_no_damage(root: Path) -> None:
+    left = root / "oracles" / f".{'0' * 32}.123"
+    left.mkdir()
+    (left / "tensors.safetensors").write_bytes(b"half of")
+    bundle = resealed(root)
+    assert bundle.problems == ()
+    assert list(bundle.calls) == [CALL]
+
+
 def with_tensors(change: Callable[[dict[str, Any]], None]) -> Callable[[Path], None]:
     def alter(root: Path) -> None:
         tensors = load_file(root / TENSORS)

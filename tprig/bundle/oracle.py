@@ -59,6 +59,9 @@ class OracleReader:
     def _calls(self) -> Iterator[CallHistory]:
         for name in self._source.folders(CALLS):
             folder = f"{CALLS}/{name}"
+            if name.startswith("."):
+                # A worker that died while it wrote a call: no stream names it.
+                continue
             if not _ID.fullmatch(name):
                 self._source.damage(folder, "is no captured call: its name is no digest")
                 continue
