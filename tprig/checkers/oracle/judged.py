@@ -10,7 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tprig.checkers.oracle import convert
-from tprig.checkers.reference import Discrepancy, Judgement, Subject, judge_call
+from tprig.checkers.reference import (
+    Discrepancy,
+    Judgement,
+    MalformedCallError,
+    Subject,
+    judge_call,
+)
 from tprig.checkers.wording import difference
 from tprig.evidence import Finding, Location
 from tprig.history import Arrays, CallHistory
@@ -45,7 +51,11 @@ class Outcome:
 def production(call: CallHistory, where: Location) -> Outcome:
     """Judge what production returned against the reference."""
     tensors = call.tensors()
-    judgement = _judge(call, tensors, tensors)
+    try:
+        judgement = _judge(call, tensors, tensors)
+    except MalformedCallError as error:
+        message = f"expected a call that can be judged, found {error}"
+        return Outcome([Finding(anomaly="oracle.record", message=message, where=where)])
     return Outcome(
         findings=[_finding(each, call, where) for each in judgement.failures],
         undecided=list(judgement.undecided),
@@ -195,7 +205,12 @@ def _margins(call: CallHistory, inputs: Arrays, outputs: Arrays) -> dict[int, fl
     margins: dict[int, float] = {}
     decided = (Subject.TOKENS, Subject.DECISIONS)
     for returned in (inputs, outputs):
-        for each in _judge(call, inputs, returned).discrepancies:
+        try:
+            discrepancies = _judge(call, inputs, returned).discrepancies
+        except MalformedCallError:
+            # Then there is no margin, and the flip is a failure.
+            continue
+        for each in discrepancies:
             if each.what in decided and each.margin is not None:
                 margins[each.request] = max(each.margin, margins.get(each.request, 0.0))
     return margins
