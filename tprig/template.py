@@ -73,7 +73,9 @@ class Template:
         # Engines are started and stopped by several threads; the channel is one.
         self._lock = threading.RLock()
         started_s = time.monotonic()
-        self._process, self._wire = self._spawn({**os.environ, **environment, **_path(overlay)})
+        self._process, self._wire = self._spawn(
+            {**os.environ, **environment, **module_path(overlay)}
+        )
         try:
             self.warm = self._await_warm(warm_deadline_s)
         except BaseException:
@@ -229,7 +231,7 @@ class Template:
         self._process.wait()
 
 
-def _path(overlay: Path | None) -> dict[str, str]:
+def module_path(overlay: Path | None) -> dict[str, str]:
     """Where modules are found: what is injected, the overlay, and what the user names."""
     folders = [str(INJECT), *([str(overlay)] if overlay else [])]
     if inherited := os.environ.get("PYTHONPATH"):

@@ -116,6 +116,64 @@ def report(bundle: BundleFolder) -> int:
 
 
 @app.command()
+def replay(
+    bundle: BundleFolder,
+    *,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    repetitions: Annotated[int, typer.Option(min=1, help="Of each call, in each arm.")] = 5,
+    call: Annotated[
+        list[str] | None, typer.Option(help="Beginning of a call's id; all by default.")
+    ] = None,
+    vllm_python: Annotated[
+        Path | None,
+        typer.Option(help="Interpreter of the vLLM under test; by default the one running this."),
+    ] = None,
+    add: Annotated[
+        bool, typer.Option("--add", help="Add the results to the bundle, and seal it anew.")
+    ] = False,
+    json: AsJson = False,
+) -> int:
+    """Run captured calls of the rejection sampler again, with the installed vLLM, and compare.
+
+    Needs no engine and no checkpoint. Calls that hold an index or a bound out of range are
+    refused. Exit code: 0 exact, 1 different, 2 not everything could be run, 3 damaged, 4 no
+    bundle, no call or no vLLM.
+    """
+    from tprig.cli import replay as command
+    from tprig.replay import Replays
+
+    if device not in ("cpu", "cuda"):
+        raise typer.BadParameter(f"--device: expected cpu or cuda, found {device}")
+    replays = Replays(
+        python=str(_named(vllm_python)),
+        device="cuda" if device == "cuda" else "cpu",
+        repetitions=repetitions,
+    )
+    return command.run(
+        command.Request(root=bundle, calls=call or [], replays=replays, add=add, as_json=json)
+    )
+
+
+def _named(python: Path | None) -> Path:
+    """An interpreter as a shell would name it: a bare word is looked up, a path is from here."""
+    python = python or Path(sys.executable)
+    return python.absolute() if len(python.parts) > 1 else python
+
+
+@app.command(name="export-test")
+def export_test(
+    bundle: BundleFolder,
+    call: Annotated[str, typer.Argument(metavar="CALL", help="Beginning of a captured call's id.")],
+    *,
+    output: Annotated[Path, typer.Option(help="Folder for the test.")] = Path(),
+) -> int:
+    """Write one captured call as a pytest file of its own, which needs vLLM and torch alone."""
+    from tprig.cli import export_test as command
+
+    return command.run(bundle, call, output)
+
+
+@app.command()
 def doctor(
     vllm_python: Annotated[
         Path | None,
@@ -250,9 +308,10 @@ def _dispatch(arguments: list[str]) -> int:
 
 def _complain(error: Exception) -> None:
     from tprig.bundle import BundleError
+    from tprig.replay import ReplayError
     from tprig.report.text import one_line
 
-    expected = isinstance(error, (BundleError, OSError))
+    expected = isinstance(error, (BundleError, OSError, ReplayError))
     name = "" if expected else f"unexpected {type(error).__name__}: "
     print(one_line(f"tprig: {name}{error}"), file=sys.stderr)
     if not expected:

@@ -47,7 +47,7 @@ def _parts(bundle: Bundle, judged: Judged) -> Iterator[RenderableType]:
     yield from _problems(bundle.problems)
     if judged.verdicts is not None:
         yield summary(judged.verdicts.verdicts)
-        yield from _first_counter_example(judged.verdicts.verdicts)
+        yield from first_counter_example(judged.verdicts.verdicts)
         for test, outcome in unpassed(bundle).items():
             yield Text(one_line(f"by the ledger: {test}: {outcome}"), style="yellow")
     yield from _stored(judged.changes)
@@ -65,7 +65,8 @@ def _problems(problems: Sequence[Problem]) -> Iterator[Text]:
         yield Text(f"and {len(problems) - PROBLEMS_SHOWN} more; --json lists them all")
 
 
-def _first_counter_example(verdicts: Sequence[evidence.Verdict]) -> Iterator[RenderableType]:
+def first_counter_example(verdicts: Sequence[evidence.Verdict]) -> Iterator[RenderableType]:
+    """The first finding of the most specific anomaly, with what the anomaly means."""
     failing = [v for v in verdicts if v.verdict == "fail" and v.findings]
     if not failing:
         return

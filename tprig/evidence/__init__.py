@@ -20,6 +20,7 @@ from tprig.evidence.base import (
     Name,
     Number,
     Record,
+    Seam,
     TokenId,
 )
 from tprig.evidence.documents import (
@@ -39,6 +40,20 @@ from tprig.evidence.documents import (
     Sampling,
     Workload,
 )
+from tprig.evidence.oracle import (
+    CALL_VERSION,
+    CallFlags,
+    CallTensor,
+    CapturedCall,
+    Device,
+    OracleCall,
+    PlannedCall,
+    Replay,
+    ReplayArm,
+    Replayed,
+    ReplayFailure,
+    ReplayRecord,
+)
 from tprig.evidence.streams import (
     STREAMS,
     Emission,
@@ -53,7 +68,6 @@ from tprig.evidence.streams import (
     RankRecord,
     Refusal,
     Row,
-    Seam,
     StageDigest,
     Step,
     StepRecord,
@@ -69,11 +83,16 @@ from tprig.evidence.verdicts import (
 )
 
 __all__ = [
+    "CALL_VERSION",
     "SCHEMA_VERSION",
     "STREAMS",
     "Arm",
+    "CallFlags",
+    "CallTensor",
+    "CapturedCall",
     "Claim",
     "Count",
+    "Device",
     "Effective",
     "Emission",
     "End",
@@ -94,11 +113,18 @@ __all__ = [
     "Manifest",
     "Name",
     "Number",
+    "OracleCall",
     "OutputRecord",
     "Plan",
+    "PlannedCall",
     "RankRecord",
     "Record",
     "Refusal",
+    "Replay",
+    "ReplayArm",
+    "ReplayFailure",
+    "ReplayRecord",
+    "Replayed",
     "Repository",
     "Request",
     "Requirement",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from tprig.evidence.base import Count, Name, Number, Record, TokenId
+from tprig.evidence.base import Count, Name, Number, Record, Seam, TokenId
+from tprig.evidence.oracle import OracleCall, ReplayRecord
 
 
 class Finite(Record, frozen=True, kw_only=True):
@@ -101,16 +102,6 @@ class StageDigest(Record, frozen=True, kw_only=True, tag="stage"):
     """BLAKE2b-128 of the tensor's bytes in C order, in hex."""
 
 
-class Seam(Record, frozen=True, kw_only=True, tag="seam"):
-    """Whether a place in vLLM that a recorder rests on looks as expected."""
-
-    name: Name
-    target: str
-    expected: str
-    found: str
-    ok: bool
-
-
 class Fault(Record, frozen=True, kw_only=True, tag="fault"):
     """A planted fault was switched on or off, or altered something."""
 
@@ -160,7 +151,7 @@ class LedgerEvent(Record, frozen=True, kw_only=True, tag="test"):
 
 OutputRecord = Emission | Refusal
 StepRecord = Step | Fault
-RankRecord = Verification | StageDigest | Seam | Fault
+RankRecord = Verification | StageDigest | OracleCall | Seam | Fault
 EngineRecord = EngineEvent
 LedgerRecord = LedgerEvent
 
@@ -170,5 +161,6 @@ STREAMS: dict[str, object] = {
     "rank": RankRecord,
     "engine": EngineRecord,
     "ledger": LedgerRecord,
+    "replay": ReplayRecord,
 }
 """Stream name -> the union of its records."""

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from tests.fakes import histories, rows
-from tests.tprig.checkers import edits
+from tests.fakes import histories, oracles, rows
+from tests.tprig.checkers import edits, oracle_examples
 from tprig import evidence
 from tprig.history import RunHistory
 
@@ -257,5 +257,9 @@ EXAMPLES: Mapping[str, Example] = {
     "engine.refusal": _engine_run(_refused()),
     "fault.survived": _caught(ON),
     "fault.misnamed": _caught(edits.edit_support(ON, "a", 2, [4, 9])),
+    **{
+        name: Example(oracles.claim(), {"run": oracle_examples.CLEAN}, {"run": violating})
+        for name, violating in oracle_examples.VIOLATING.items()
+    },
 }
 """Anomaly -> its example; the tests hold this complete over the table."""

@@ -58,7 +58,7 @@ def anomaly_of_a_row(name: str) -> bool:
 def test_definitions_are_sentences(name: str) -> None:
     anomaly = ANOMALIES[name]
     assert anomaly.name == name
-    assert anomaly.family in {"mask", "output", "engine", "gpu", "fault"}
+    assert anomaly.family in {"mask", "oracle", "output", "engine", "gpu", "fault"}
     assert anomaly.definition[0].isupper()
     assert anomaly.definition.endswith(".")
     assert anomaly.look_at
