@@ -115,7 +115,8 @@ def apply_top_p(row: Row, top_p: float, rule: TieRule) -> Row:
     undecided |= tied
     if rule is TieRule.EXACTLY_K:
         undecided |= _unresolved(row.value[ranked], inside)
-    back = np.argsort(order)
+    back = np.empty_like(order)
+    back[order] = np.arange(len(order))
     masked = _masked(row, ids, inside[back], undecided[back])
     if rule is TieRule.EXACTLY_K or not (certain and tied.any()):
         return masked

@@ -44,7 +44,7 @@ class ScoresOfRow:
 
     def __init__(self, row: Row, *, logits: bool) -> None:
         self.row = row
-        self._mass = None if logits else row.log_mass()
+        self._mass = None if logits else row.log_mass
 
     def of(self, token: int) -> Interval:
         """The token's logprob, or its logit; NaN logprobs where the row has no token at all."""

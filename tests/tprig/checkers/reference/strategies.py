@@ -23,13 +23,13 @@ def calls(*, requests: int, steps: int, vocab_size: int) -> st.SearchStrategy[Wi
     """Calls up to these sizes, with the tie rule of either of vLLM's paths."""
     sizes = {
         "seed": st.integers(0, 2**32 - 1),
-        "requests": st.integers(1, requests),
-        "steps": st.integers(1, steps),
+        "requests": _mostly_small(1, 4, requests),
+        "steps": _mostly_small(1, 3, steps),
     }
     usual = st.builds(
         Wishes,
         **sizes,
-        vocab_size=st.one_of(st.integers(17, min(300, vocab_size)), st.integers(17, vocab_size)),
+        vocab_size=_mostly_small(17, 300, vocab_size),
         logits=st.sampled_from(
             ["normal", "ties", "mixed", "masked", "neighbours", "peaked", "flat", "void"]
         ),
@@ -54,6 +54,12 @@ def calls(*, requests: int, steps: int, vocab_size: int) -> st.SearchStrategy[Wi
         tie_rule=st.just(TieRule.EXACTLY_K),
     )
     return st.one_of(usual, usual, usual, triton)
+
+
+def _mostly_small(least: int, usual: int, most: int) -> st.SearchStrategy[int]:
+    """vLLM's time in the interpreter grows with each size: most calls are small in most of them."""
+    small = st.integers(least, min(usual, most))
+    return st.one_of(small, small, st.integers(least, most))
 
 
 def unexplained(call: SamplerCall, judgement: Judgement) -> list[Discrepancy]:
