@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,22 +14,20 @@ INF = float("inf")
 KEEP_ALL, EXACTLY_K = TieRule.KEEP_ALL, TieRule.EXACTLY_K
 
 
-def row(values: Sequence[float], error: float = 0.0) -> Row:
+def row(values: npt.ArrayLike, error: float = 0.0) -> Row:
     value = np.array(values, dtype=np.float64)
     return Row.of(value, np.full(len(value), error))
 
 
 def kept(filtered: Row) -> list[int]:
-    return np.flatnonzero(filtered.kept).tolist()
+    return [int(token) for token in np.flatnonzero(filtered.kept)]
 
 
 def maybe(filtered: Row) -> list[int]:
-    return np.flatnonzero(filtered.maybe).tolist()
+    return [int(token) for token in np.flatnonzero(filtered.maybe)]
 
 
-@pytest.mark.parametrize(
-    ("rule", "expected"), [(KEEP_ALL, [0, 1, 3, 4]), (EXACTLY_K, [0, 1, 3])]
-)
+@pytest.mark.parametrize(("rule", "expected"), [(KEEP_ALL, [0, 1, 3, 4]), (EXACTLY_K, [0, 1, 3])])
 def test_ties_at_the_edge_of_top_k(rule: TieRule, expected: list[int]) -> None:
     filtered = apply_top_k(row([3.0, 2.0, 1.0, 2.0, 2.0], error=1e-6), 3, rule)
     assert (kept(filtered), maybe(filtered)) == (expected, [])
