@@ -16,9 +16,6 @@ from tprig.checkers.reference.rows import Row
 from tprig.checkers.reference.scores import LOGITS, RAW, ScoresOfRow
 from tprig.checkers.reference.verification import RequestVerification
 
-BEST = 2
-"""Logprobs besides that of the sampled token."""
-
 
 def sound_result(call: SamplerCall) -> SamplerResult:
     """The result of a call, computed by the reference."""
@@ -33,8 +30,10 @@ class _Sound:
         self.sampled = np.full((count, call.num_speculative_steps + 1), -7, dtype=np.int64)
         self.num_sampled = np.zeros(count, dtype=np.int64)
         self.num_rejected = np.zeros(count, dtype=np.int64)
-        self.ids = np.zeros((rows, 1 + BEST), dtype=np.int64)
-        self.logprobs = np.zeros((rows, 1 + BEST), dtype=np.float32)
+        # vLLM gives every request what the most demanding one asks for.
+        self.best = max(0, *(request.num_logprobs for request in call.requests))
+        self.ids = np.zeros((rows, 1 + self.best), dtype=np.int64)
+        self.logprobs = np.zeros((rows, 1 + self.best), dtype=np.float32)
         self.ranks = np.zeros(rows, dtype=np.int64)
         self.processed = np.zeros(call.logits.shape, dtype=np.float32)
         self.supports: list[tuple[Any, ...]] = []
@@ -74,7 +73,7 @@ class _Sound:
         mode = self.call.logprobs_mode
         scored = self.processor.raw(at) if mode in RAW else row
         scores = ScoresOfRow(scored, logits=mode in LOGITS)
-        best = np.argsort(-scored.nominal(), kind="stable")[:BEST]
+        best = np.argsort(-scored.nominal(), kind="stable")[: self.best]
         self.ids[at] = [token, *best]
         self.logprobs[at] = [scores.of(int(each)).value for each in self.ids[at]]
         _, self.ranks[at], _ = scores.rank(token)

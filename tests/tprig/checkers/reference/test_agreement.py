@@ -14,14 +14,14 @@ from tprig.checkers.reference import judge_call
 
 
 @settings(
-    max_examples=100,
+    max_examples=200,
     deadline=None,
     derandomize=True,
     database=None,
     phases=[Phase.generate, Phase.shrink],
     suppress_health_check=[HealthCheck.too_slow],
 )
-@given(wishes=calls(requests=4, steps=3, vocab_size=300))
+@given(wishes=calls(requests=3, steps=3, vocab_size=100))
 def test_vllm_is_judged_right(real: RealSampler, wishes: Wishes) -> None:
     drawn = draw(wishes)
     judgement = judge_call(drawn.call, real(drawn))

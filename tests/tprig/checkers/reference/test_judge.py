@@ -126,6 +126,34 @@ def another_rank(
     return replace(result, ranks=changed(result.ranks, at, result.ranks[at] + 1))
 
 
+def a_logprob_too_few(
+    rng: np.random.Generator, made: SamplerCall, result: SamplerResult
+) -> SamplerResult:
+    assert result.logprobs is not None
+    assert result.logprob_token_ids is not None
+    return replace(
+        result,
+        logprobs=result.logprobs[:, :-1],
+        logprob_token_ids=result.logprob_token_ids[:, :-1],
+    )
+
+
+def another_best_token(
+    rng: np.random.Generator, made: SamplerCall, result: SamplerResult
+) -> SamplerResult:
+    """With its own logprob, but in the place of the best one."""
+    ids, logprobs = result.logprob_token_ids, result.logprobs
+    assert ids is not None
+    assert logprobs is not None
+    at = row(made, *emitting(rng, made, result))
+    worst = int(np.argmin(made.logits[at]))
+    return replace(
+        result,
+        logprob_token_ids=changed(ids, (at, 1), worst),
+        logprobs=changed(logprobs, (at, 1), -np.inf),
+    )
+
+
 def another_processed_logit(
     rng: np.random.Generator, made: SamplerCall, result: SamplerResult
 ) -> SamplerResult:
@@ -181,6 +209,8 @@ def a_support_too_few(
         (one_less_accepted, Subject.DECISIONS),
         (another_logprob, Subject.LOGPROBS),
         (another_rank, Subject.RANKS),
+        (a_logprob_too_few, Subject.LOGPROBS),
+        (another_best_token, Subject.LOGPROBS),
         (another_processed_logit, Subject.PROCESSED),
         (a_masked_logit, Subject.PROCESSED),
         (another_support, Subject.SUPPORT),
