@@ -27,9 +27,12 @@ TERNARY_SEARCH = 3.0**-18
 """What is left of the range of logits after the 18 rounds of the Triton path's top-k search."""
 DUPLICATE = 1e-9
 """The Triton path takes logits that are this close for equal."""
-PROBABILITY_SEARCH = 2.0**-14
-"""What is left of the largest probability after the rounds of the Triton path's top-p search:
-2**-18 in one kernel, 8**-5 in the other."""
+PROBABILITY_SEARCH = 2.0**-17
+"""How close to the edge of top-p, in units of the largest probability, the search of the Triton
+path may stop: 18 halvings, and their last half."""
+RATIO_SEARCH = 2.0**-9
+"""The same, relative to the edge, of its search for small batches: 5 rounds in which a ratio of at
+most 1e30 falls to its ninth root each."""
 
 
 def apply_min_p(row: Row, min_p: float) -> Row:
@@ -152,6 +155,6 @@ def _unresolved(value: Reals, inside: Bools) -> Bools:
     """Tokens about as likely as the least likely one that is kept, ties with it among them."""
     weight = np.exp(value - value[-1])
     edge = weight[int(np.argmax(inside))]
-    near = np.abs(weight - edge) <= PROBABILITY_SEARCH
+    near = np.abs(weight - edge) <= max(PROBABILITY_SEARCH, RATIO_SEARCH * edge)
     tied_apart = bool((~inside & near).any())
     return near if tied_apart else np.zeros_like(near)
