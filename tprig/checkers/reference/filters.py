@@ -60,7 +60,8 @@ def apply_top_k(row: Row, top_k: int, rule: TieRule, *, settles: bool = True) ->
         return row
     value, error = row.value[ids], row.error[ids]
     edge = np.partition(value, len(ids) - top_k)[len(ids) - top_k]
-    band = error + error[value == edge].max()
+    edge_error = error[value == edge].max()
+    band = error + edge_error
     if rule is TieRule.EXACTLY_K:
         band = band + float(value.max() - value.min()) * TERNARY_SEARCH + DUPLICATE
     cluster = np.abs(value - edge) <= band
@@ -68,7 +69,7 @@ def apply_top_k(row: Row, top_k: int, rule: TieRule, *, settles: bool = True) ->
     room = top_k - int(above.sum())
     inside, undecided = above | cluster, np.zeros(len(ids), dtype=np.bool_)
     if room < int(cluster.sum()):
-        if np.all(value[cluster] == edge):
+        if np.all((value[cluster] == edge) & (error[cluster] == edge_error)):
             inside = above | _tied(cluster, room, rule)
             if rule is TieRule.EXACTLY_K and not settles:
                 undecided = cluster

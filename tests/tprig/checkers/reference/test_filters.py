@@ -44,6 +44,12 @@ def test_near_ties_at_the_edge_are_left_open(rule: TieRule) -> None:
     assert (kept(filtered), maybe(filtered)) == ([0, 1], [1, 2])
 
 
+def test_equal_logits_that_were_rounded_otherwise_are_no_exact_ties() -> None:
+    value, error = np.array([3.0, 2.0, 2.0, 1.0]), np.array([0.0, 0.0, 1e-6, 0.0])
+    filtered = apply_top_k(Row.of(value, error), 2, KEEP_ALL)
+    assert (kept(filtered), maybe(filtered)) == ([0, 1, 2], [1, 2])
+
+
 def test_near_ties_that_all_have_room_are_kept() -> None:
     filtered = apply_top_k(row([3.0, 2.0, 2.0 - 1e-7, 1.0], error=1e-6), 3, KEEP_ALL)
     assert (kept(filtered), maybe(filtered)) == ([0, 1, 2], [])
