@@ -236,6 +236,8 @@ def replay(
     replays: Replays,
     name: str,
     progress: Progress,
+    *,
+    each: Progress = lambda _text: None,
 ) -> evidence.Replay:
     """Replay calls of a bundle, and write what comes back as `replays/<name>/`.
 
@@ -245,7 +247,8 @@ def replay(
         writer: where results go; another bundle, or the same.
         replays: how.
         name: the replay's id.
-        progress: told what happens.
+        progress: told of each arm of each call.
+        each: told of each repetition.
 
     Raises:
         ReplayError: if a call cannot be trusted, or no vLLM can be had.
@@ -270,7 +273,7 @@ def replay(
                     source = root / CALLS / call
                     for record in replayer.run(call, source, arm, keep, deadline_s):
                         results.write(record)
-                        progress(_told(record))
+                        each(_told(record))
         finally:
             replayer.close()
             # An empty folder is not part of a bundle.

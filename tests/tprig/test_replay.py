@@ -49,7 +49,9 @@ class Run:
         writer = Writer(folder / "bundle")
         how = Replays(**{"repetitions": 2, **replays})  # type: ignore[arg-type]
         calls = {self.call.id: self.call}
-        self.document = replay(calls, folder, writer, how, "again", self.said.append)
+        self.document = replay(
+            calls, folder, writer, how, "again", self.said.append, each=self.said.append
+        )
         (history,) = load(writer.root).replays
         assert history.results is not None
         assert history.results.complete

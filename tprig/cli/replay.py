@@ -57,7 +57,7 @@ def run(request: Request) -> int:
     name = utc_now().replace(":", "").replace(".", "-")
     with tempfile.TemporaryDirectory(prefix="tprig-replay-") as folder:
         writer = Writer(Path(folder) / "results")
-        replay(calls, request.root, writer, request.replays, name, _say)
+        replay(calls, request.root, writer, request.replays, name, _say, each=_say)
         results = load(writer.root)
         runs = _attached(bundle, results, calls)
         verdicts = [judge_claim(_claim(run), {run.id: run}) for run in runs]

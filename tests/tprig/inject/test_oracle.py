@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 import subprocess
@@ -22,6 +23,7 @@ from tprig.bundle.tensors import read_tensors
 from tprig.checkers.oracle import ORACLE, judged
 from tprig.checkers.oracle.bounds import arms, require_bounds
 from tprig.checkers.oracle.records import call_id, changed, taken
+from tprig.checkers.verdict import judge_claim
 from tprig.evidence import Finding
 from tprig.export import export
 from tprig.history import CallHistory, ReplayHistory, RunHistory
@@ -231,6 +233,37 @@ def test_what_is_too_large_is_not_kept_and_says_so(foreign: Foreign, tmp_path: P
     assert not (tmp_path / "oracles").exists()
     judgement = ORACLE.function(oracles.claim(), {"run": found.run()})
     assert len(judgement.missing) == len(CALLS)
+
+
+def test_what_a_record_cannot_hold_is_not_captured_and_the_engine_goes_on(
+    foreign: Foreign, tmp_path: Path
+) -> None:
+    calls = [{**CALLS[0], "custom": True}, CALLS[1]]
+    found = chosen(foreign, tmp_path / "oracles", "most=8", calls=calls)
+    (reason, other) = (one.reason for one in found.said)
+    assert reason is not None
+    assert "logits processors ['LogitBiasState', 'PenaltiesState', 'BadWordsState', '_Cus" in reason
+    assert other is None
+    assert found.same == [True, True]
+    assert found.restored
+
+
+@pytest.mark.parametrize("seam", ["rejection_sampler.call", "rejection_sampler.verify"])
+def test_a_seam_that_moved_leaves_all_of_the_recorder_out(
+    foreign: Foreign, tmp_path: Path, seam: str
+) -> None:
+    moved = {seam: {"parameters": ["self", "moved"]}}
+    found = chosen(foreign, tmp_path / "oracles", "most=8", seams=moved)
+    assert found.said == []
+    (record,) = found.records
+    assert isinstance(record, evidence.Seam)
+    assert (record.name, record.ok) == ("oracle", False)
+    assert found.same == [True] * len(CALLS)
+    assert found.restored
+    run = found.run()
+    verdict = judge_claim(oracles.claim(), {oracles.RUN: dataclasses.replace(run, id=oracles.RUN)})
+    assert verdict.verdict == "unknown"
+    assert "('self', 'moved')" in verdict.reason
 
 
 def test_ranks_keep_equal_calls_once_and_large_ones_on_rank_0_alone(

@@ -41,7 +41,7 @@ def _prefix(
 def _drafts(
     scope: Scope, verification: RequestVerification, accepted: int
 ) -> Iterator[Discrepancy]:
-    tests = verification.tests[: accepted + 1]
+    tests = [verification.test(n) for n in range(min(accepted + 1, len(verification.drafts)))]
     scope.count(Subject.DECISIONS, len(tests), ambiguous=sum(test.ambiguous for test in tests))
     for step, test in enumerate(tests):
         if test.accepted != (step < accepted):
@@ -64,7 +64,7 @@ def _decision(test: AcceptTest, draft: int, *, accepted: bool) -> Difference:
 
 def _block(scope: Scope, verification: RequestVerification, accepted: int) -> Iterator[Discrepancy]:
     """The longest prefix that is accepted counts, whatever the shorter ones do."""
-    tests, expected = verification.tests, verification.accepted_length
+    tests, expected = verification.block_tests, verification.accepted_length
     scope.count(Subject.DECISIONS, len(tests), ambiguous=sum(test.ambiguous for test in tests))
     if accepted == expected:
         return

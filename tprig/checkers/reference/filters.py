@@ -27,9 +27,12 @@ TERNARY_SEARCH = 3.0**-18
 """What is left of the range of logits after the 18 rounds of the Triton path's top-k search."""
 DUPLICATE = 1e-9
 """The Triton path takes logits that are this close for equal."""
-PROBABILITY_SEARCH = 2.0**-14
-"""What is left of the largest probability after the rounds of the Triton path's top-p search:
-2**-18 in one kernel, 8**-5 in the other."""
+PROBABILITY_SEARCH = 2.0**-17
+"""How close to the edge of top-p, in units of the largest probability, the search of the Triton
+path may stop: 18 halvings, and their last half."""
+RATIO_SEARCH = 2.0**-9
+"""The same, relative to the edge, of its search for small batches: 5 rounds in which a ratio of at
+most 1e30 falls to its ninth root each."""
 
 
 def apply_min_p(row: Row, min_p: float) -> Row:
@@ -57,7 +60,8 @@ def apply_top_k(row: Row, top_k: int, rule: TieRule, *, settles: bool = True) ->
         return row
     value, error = row.value[ids], row.error[ids]
     edge = np.partition(value, len(ids) - top_k)[len(ids) - top_k]
-    band = error + error[value == edge].max()
+    edge_error = error[value == edge].max()
+    band = error + edge_error
     if rule is TieRule.EXACTLY_K:
         band = band + float(value.max() - value.min()) * TERNARY_SEARCH + DUPLICATE
     cluster = np.abs(value - edge) <= band
@@ -65,7 +69,7 @@ def apply_top_k(row: Row, top_k: int, rule: TieRule, *, settles: bool = True) ->
     room = top_k - int(above.sum())
     inside, undecided = above | cluster, np.zeros(len(ids), dtype=np.bool_)
     if room < int(cluster.sum()):
-        if np.all(value[cluster] == edge):
+        if np.all((value[cluster] == edge) & (error[cluster] == edge_error)):
             inside = above | _tied(cluster, room, rule)
             if rule is TieRule.EXACTLY_K and not settles:
                 undecided = cluster
@@ -115,7 +119,8 @@ def apply_top_p(row: Row, top_p: float, rule: TieRule) -> Row:
     undecided |= tied
     if rule is TieRule.EXACTLY_K:
         undecided |= _unresolved(row.value[ranked], inside)
-    back = np.argsort(order)
+    back = np.empty_like(order)
+    back[order] = np.arange(len(order))
     masked = _masked(row, ids, inside[back], undecided[back])
     if rule is TieRule.EXACTLY_K or not (certain and tied.any()):
         return masked
@@ -151,6 +156,6 @@ def _unresolved(value: Reals, inside: Bools) -> Bools:
     """Tokens about as likely as the least likely one that is kept, ties with it among them."""
     weight = np.exp(value - value[-1])
     edge = weight[int(np.argmax(inside))]
-    near = np.abs(weight - edge) <= PROBABILITY_SEARCH
+    near = np.abs(weight - edge) <= max(PROBABILITY_SEARCH, RATIO_SEARCH * edge)
     tied_apart = bool((~inside & near).any())
     return near if tied_apart else np.zeros_like(near)

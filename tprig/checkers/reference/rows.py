@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -170,6 +171,7 @@ class Row:
             value + error if kept or maybe else -math.inf,
         )
 
+    @cached_property
     def log_mass(self) -> LogMass:
         """log(sum(exp(logits))): NaN for a row with nothing in it, as vLLM has it."""
         ids = np.flatnonzero(self.present)

@@ -23,6 +23,10 @@ def judge_scores(
 ) -> Iterator[Discrepancy]:
     """Judge the scores in the rows that sampled a token; what fills the others is never read."""
     result, mode = scope.result, scope.call.logprobs_mode
+    given = 0 if result.logprob_token_ids is None else result.logprob_token_ids.shape[1]
+    if given < 1 + scope.request.num_logprobs:
+        wanted = f"scores of the sampled token and the {scope.request.num_logprobs} best"
+        yield scope.report(Subject.LOGPROBS, 0, Difference(wanted, f"{given} of them"))
     if result.logprob_token_ids is None or result.logprobs is None or result.ranks is None:
         return
     for step, row in enumerate(rows[:sampled]):
@@ -44,7 +48,7 @@ class ScoresOfRow:
 
     def __init__(self, row: Row, *, logits: bool) -> None:
         self.row = row
-        self._mass = None if logits else row.log_mass()
+        self._mass = None if logits else row.log_mass
 
     def of(self, token: int) -> Interval:
         """The token's logprob, or its logit; NaN logprobs where the row has no token at all."""

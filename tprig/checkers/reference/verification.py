@@ -26,7 +26,7 @@ from tprig.checkers.reference.residual import (
     one_hot_residual_mass,
     residual_mass,
 )
-from tprig.checkers.reference.rows import ROUNDING, Interval, LogMass, Row, Scores
+from tprig.checkers.reference.rows import ROUNDING, Interval, Row, Scores
 
 ZERO = Interval(0.0, 0.0, 0.0)
 
@@ -103,12 +103,12 @@ class RequestVerification:
         self.call = call
         self.request = call.requests[index]
         self.start, end = (int(boundary) for boundary in call.cu_num_logits[index : index + 2])
-        self.rows = rows
         self.drafts = processor.verified[self.start + 1 : end]
         """[d] -1 for a draft that must be refused."""
         logits = call.draft_logits
         self.width = call.vocab_size if logits is None else int(logits.shape[-1])
         """Tokens that verification looks at."""
+        self._targets = [row.narrowed(self.width) for row in rows]
         self._draft_rows = (
             None
             if logits is None
@@ -130,30 +130,23 @@ class RequestVerification:
 
     def target(self, step: int) -> Row:
         """A processed row as far as verification looks at it."""
-        return self.rows[step].narrowed(self.width)
-
-    @cached_property
-    def _target_mass(self) -> list[LogMass]:
-        return [self.target(step).log_mass() for step in range(len(self.drafts))]
-
-    @cached_property
-    def _draft_mass(self) -> list[LogMass]:
-        return [row.log_mass() for row in self._draft_rows or ()]
+        return self._targets[step]
 
     def _logprobs(self, step: int) -> tuple[Scores, Scores] | None:
         """Of target and drafter, all tokens; None for one-hot drafts."""
         rows = self._draft_rows
         if rows is None:
             return None
-        target = self._target_mass[step].logprobs(self.target(step))
-        return target, self._draft_mass[step].logprobs(rows[step])
+        target = self.target(step).log_mass.logprobs(self.target(step))
+        return target, rows[step].log_mass.logprobs(rows[step])
 
     def _target_logprob(self, step: int, token: int) -> Interval:
-        return self._target_mass[step].logprob(self.target(step).at(token))
+        row = self.target(step)
+        return row.log_mass.logprob(row.at(token))
 
     def _draft_logprob(self, step: int, token: int) -> Interval:
         rows = self._draft_rows
-        return ZERO if rows is None else self._draft_mass[step].logprob(rows[step].at(token))
+        return ZERO if rows is None else rows[step].log_mass.logprob(rows[step].at(token))
 
     def _uniform(self, step: int) -> float:
         return noise.accept_uniform(self.request.seed, self._position(step))
@@ -163,14 +156,11 @@ class RequestVerification:
 
     # --- which drafts are accepted ----------------------------------------------------------------
 
-    @cached_property
-    def tests(self) -> list[AcceptTest]:
-        """[d] of each draft, as if those before it had been accepted."""
+    def test(self, step: int) -> AcceptTest:
+        """Of one draft, as if those before it had been accepted."""
         if self.by_block:
-            return list(self._block_tests())
-        return [self._test(step, int(draft)) for step, draft in enumerate(self.drafts)]
-
-    def _test(self, step: int, draft: int) -> AcceptTest:
+            return self.block_tests[step]
+        draft = int(self.drafts[step])
         if draft < 0:
             return AcceptTest.exact(accepted=False)
         rates = self.call.synthetic_rates
@@ -185,8 +175,12 @@ class RequestVerification:
         limit = limit.plus(drafted, ROUNDING * size if math.isfinite(size) else 0.0)
         return AcceptTest.larger(self._target_logprob(step, draft), limit)
 
+    @cached_property
+    def block_tests(self) -> list[AcceptTest]:
+        """[d] The prefix up to each draft is accepted when u is at most h."""
+        return list(self._block_tests())
+
     def _block_tests(self) -> Iterator[AcceptTest]:
-        """The prefix up to each draft is long enough when u is at most h."""
         ended = False
         for step, draft in enumerate(self.drafts):
             ended |= bool(draft < 0)
@@ -230,9 +224,10 @@ class RequestVerification:
     def accepted_length(self) -> int:
         """How many drafts the reference accepts."""
         if self.by_block:
-            return max((n + 1 for n, test in enumerate(self.tests) if test.accepted), default=0)
-        refused = (n for n, test in enumerate(self.tests) if not test.accepted)
-        return next(refused, len(self.tests))
+            accepted = (n + 1 for n, test in enumerate(self.block_tests) if test.accepted)
+            return max(accepted, default=0)
+        refused = (n for n in range(len(self.drafts)) if not self.test(n).accepted)
+        return next(refused, len(self.drafts))
 
     # --- what follows them ------------------------------------------------------------------------
 

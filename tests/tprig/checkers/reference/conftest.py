@@ -37,7 +37,7 @@ class RealSampler:
         environment = EngineSpec(model=Path("none"), platform="cpu").process_environment
         with theirs, log.open("wb") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.tprig.checkers.reference.vllm_sampler",
+                [sys.executable, "-m", "tests.tprig.inject.foreign.sample",
                  str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 env=os.environ | environment | {"PYTHONPATH": path},

@@ -135,7 +135,7 @@ def capture(
         folder: the bundle's `oracles`.
         recorders: with their options.
         calls: `seed`, `greedy`, `probabilistic`, `replay` of each, and whether logits are
-            `gathered` on the way.
+            `gathered` on the way or pass a `custom` logits processor.
         rank: of this worker.
         seams: new shapes of seams.
 
@@ -176,7 +176,16 @@ def _arm(call: dict[str, Any]) -> Any:
     arm.batch.req_ids = [f"r{i}-0123abcd" for i in range(arm.batch.num_reqs)]
     arm.batch.num_tokens = len(arm.batch.input_ids)
     arm.batch.num_draft_tokens = 9
+    if call.get("custom"):
+        arm.sampler.logits_processors.append(_Custom())
     return arm
+
+
+class _Custom:
+    """A logits processor that no record can hold."""
+
+    def apply(self, logits: Any, _ctx: Any) -> Any:
+        return logits
 
 
 def _stub(given: Any, returned: list[Any]) -> None:

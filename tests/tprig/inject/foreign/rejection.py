@@ -7,44 +7,25 @@ as a `Request` is not what vLLM made of it.
 
 from __future__ import annotations
 
-import sys
-import traceback
 from collections.abc import Iterator
 from functools import partial
-from multiprocessing.connection import Connection
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
-from tprig_inject import interpreter, template
+from tprig_inject import interpreter
 from triton import language as tl
 from triton.runtime import interpreter as triton_interpreter
+from vllm.v1.sample.ops import topk_topp_sampler
+from vllm.v1.worker.gpu.sample.sampler import Sampler
+from vllm.v1.worker.gpu.spec_decode import rejection_sampler
+from vllm.v1.worker.gpu.states import RequestState
 
 from tests.tprig.checkers.reference.drawn import Drawn, History
 from tprig.checkers.reference.call import Request, SamplerCall, SamplerResult, TieRule
 
-
-def main(descriptor: int) -> None:
-    """Answer each call with its result, until the other end is closed."""
-    with Connection(descriptor) as connection:
-        connection.send(_warm_up())
-        while True:
-            try:
-                drawn = connection.recv()
-            except EOFError:
-                return
-            try:
-                connection.send(run(drawn))
-            except Exception:
-                connection.send(traceback.format_exc())
-
-
-def _warm_up() -> str:
-    version: str = template.warm_up()["vllm_version"]
-    interpreter.supply()
-    _wrap_ranges()
-    return version
+CPU = torch.device("cpu")
 
 
 class _Index(int):
@@ -52,6 +33,12 @@ class _Index(int):
 
     def to(self, _: Any) -> int:
         return int(self)
+
+
+def prepare() -> None:
+    """Let vLLM's kernels run in Triton's interpreter, those of its Triton filters among them."""
+    interpreter.supply()
+    _wrap_ranges()
 
 
 def _wrap_ranges() -> None:
@@ -73,15 +60,12 @@ def _indices(make_range: Any, *arguments: Any, **options: Any) -> Iterator[_Inde
 
 def run(drawn: Drawn) -> SamplerResult:
     """What vLLM returns for the call."""
-    from vllm.v1.sample.ops import topk_topp_sampler
-    from vllm.v1.worker.gpu.spec_decode import rejection_sampler
-
     call = drawn.call
     most = call.max_chunk_logits or len(call.logits)
     rejection_sampler.get_max_chunk_logits = lambda _: most
     topk_topp_sampler.HAS_TRITON = call.tie_rule is TieRule.EXACTLY_K
     slots = _Slots(drawn)
-    sampler = rejection_sampler.RejectionSampler(slots.sampler, _speculation(call), _cpu())
+    sampler = rejection_sampler.RejectionSampler(slots.sampler, _speculation(call), CPU)
     spy = _Spy(sampler)
     output = sampler(*_arguments(call, slots))
     return _result(call, output, spy)
@@ -104,10 +88,6 @@ class _Spy:
         sampler._verify = _verify
 
 
-def _cpu() -> Any:
-    return torch.device("cpu")
-
-
 def _speculation(call: SamplerCall) -> Any:
     return SimpleNamespace(
         num_speculative_tokens=call.num_speculative_steps,
@@ -127,20 +107,17 @@ class _Slots:
     """vLLM's state with the call's requests in their slots."""
 
     def __init__(self, drawn: Drawn) -> None:
-        from vllm.v1.worker.gpu.sample.sampler import Sampler
-        from vllm.v1.worker.gpu.states import RequestState
-
         call = drawn.call
         count = int(call.idx_mapping.max()) + 1
         longest = max(len(history.token_ids) for history in drawn.histories)
         self.states = RequestState(
-            count, longest + 1, 64, call.num_speculative_steps, call.vocab_size, _cpu()
+            count, longest + 1, 64, call.num_speculative_steps, call.vocab_size, CPU
         )
         self.sampler = Sampler(
             SimpleNamespace(reasoning_config=None),
             count,
             call.vocab_size,
-            _cpu(),
+            CPU,
             self.states,
             logprobs_mode=call.logprobs_mode.value,
             num_speculative_tokens=call.num_speculative_steps,
@@ -242,7 +219,3 @@ def _supports(masks: Any, sampled: Any) -> tuple[tuple[Any, ...], ...]:
     return tuple(
         tuple(supports[end - count : end]) for end, count in zip(ends, sampled, strict=True)
     )
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]))
