@@ -102,6 +102,9 @@ def main() -> int:
         except AssertionError as error:
             print(f"the smallest call on which they disagree:\n{error}")
             return 1
+        except KeyboardInterrupt:
+            print("interrupted")
+            return 130
         finally:
             agreement.show()
     return 0
