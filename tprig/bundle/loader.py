@@ -176,6 +176,7 @@ class _Loader:
             outputs=self._stream(f"{folder}/outputs.jsonl", "outputs", name),
             steps=self._stream(f"{folder}/steps.jsonl", "steps", name),
             ranks=dict(self._ranks(name, run)),
+            forensics=self._stream(f"{folder}/forensics.jsonl", "forensics", name, needed=False),
             engine=self._engine_of(run, engines),
         )
 
@@ -234,9 +235,11 @@ class _Loader:
             self._damage(path, f"cannot be read ({error.strerror})")
         return None
 
-    def _stream(self, path: str, kind: str, subject: str | None) -> Stream[Any] | None:
+    def _stream(
+        self, path: str, kind: str, subject: str | None, *, needed: bool = True
+    ) -> Stream[Any] | None:
         try:
-            handle = self._open(path)
+            handle = self._open(path, needed=needed)
             if handle is None:
                 return None
             with handle:

@@ -122,6 +122,8 @@ class Claim(Record, frozen=True, kw_only=True):
     """Why it is not applicable."""
     minima: dict[str, Count] = msgspec.field(default_factory=lambda: {"rows": 1})
     """Less measured than this (`Verdict.measured`) makes the claim `unknown`."""
+    exact: dict[str, Count] = {}
+    """What the checker must count in each step, by its own names; else the claim is `unknown`."""
 
 
 class KnownIssue(Record, frozen=True, kw_only=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from tprig.evidence.base import Count, Name, Number, Record, TokenId
+from tprig.evidence.collectives import CollectiveRecord, ForensicRecord
 
 
 class Finite(Record, frozen=True, kw_only=True):
@@ -159,7 +160,7 @@ class LedgerEvent(Record, frozen=True, kw_only=True, tag="test"):
 
 OutputRecord = Emission | Refusal
 StepRecord = Step | Fault
-RankRecord = Verification | StageDigest | Seam | Fault
+RankRecord = Verification | StageDigest | Seam | Fault | CollectiveRecord
 EngineRecord = EngineEvent
 LedgerRecord = LedgerEvent
 
@@ -167,6 +168,7 @@ STREAMS: dict[str, object] = {
     "outputs": OutputRecord,
     "steps": StepRecord,
     "rank": RankRecord,
+    "forensics": ForensicRecord,
     "engine": EngineRecord,
     "ledger": LedgerRecord,
 }
