@@ -7,7 +7,9 @@ are numbered in the order in which they were entered: that is one ordered stream
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
+
+import msgspec
 
 from tprig.evidence.base import Count, Name, Record
 
@@ -15,6 +17,8 @@ Layer = Literal["semantic", "wire", "graph"]
 """`semantic`: what vLLM asks its group for. `wire`: what the chosen backend is asked for, below it.
 `graph`: the replay of a captured graph, whose collectives no Python sees."""
 
+Ordinal = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+"""What arithmetic is done on: sequence numbers and nanoseconds."""
 Fact = bool | int | str | None | list[int | str] | dict[str, int]
 
 
@@ -49,12 +53,12 @@ class Operation(Record, frozen=True, kw_only=True, tag="operation"):
 class Calls(Record, frozen=True, kw_only=True, tag="calls"):
     """Consecutive calls, in columns. A gap before `first` was lost."""
 
-    first: Count
+    first: Ordinal
     """Sequence number of the first of them: how many calls this rank had entered before."""
     operations: list[Count]
-    enter_ns: list[Count]
+    enter_ns: list[Ordinal]
     """Monotonic clock of the host machine, which its processes share."""
-    leave_ns: list[Count]
+    leave_ns: list[Ordinal]
 
     def __post_init__(self) -> None:
         if not len(self.operations) == len(self.enter_ns) == len(self.leave_ns):
@@ -75,7 +79,7 @@ class Decision(Record, frozen=True, kw_only=True, tag="decision"):
     """What a rank settled, flushed as it did so: collectives follow from it."""
 
     step: Count
-    at: Count
+    at: Ordinal
     """Collectives that this rank had entered before."""
     kind: Literal["schedule", "batch", "acceptance", "draft"]
     """`schedule`: what the core broadcast. `batch`: which graph, at which size. `acceptance`: how
@@ -100,11 +104,11 @@ class Progress(Record, frozen=True, kw_only=True, tag="progress"):
     """How far a rank was, as the client read it in shared memory when nothing moved any more."""
 
     rank: Count
-    at_ns: Count
+    at_ns: Ordinal
     """Monotonic clock of the host machine."""
     state: Literal["running", "stopped", "dead"] | None
-    entered: Count
-    left: Count
+    entered: Ordinal
+    left: Ordinal
     step: Count | None
 
 
@@ -112,10 +116,10 @@ class Ring(Record, frozen=True, kw_only=True, tag="ring"):
     """A rank's last calls, read from shared memory: its stream may lack them."""
 
     rank: Count
-    first: Count
+    first: Ordinal
     operations: list[Count]
-    enter_ns: list[Count]
-    leave_ns: list[Count | None]
+    enter_ns: list[Ordinal]
+    leave_ns: list[Ordinal | None]
     """None of a call that was entered and not left."""
 
     def __post_init__(self) -> None:

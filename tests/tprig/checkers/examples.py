@@ -1,6 +1,6 @@
 """For each anomaly a literal history that shows it, next to one that does not.
 
-All are made of one request whose four rows, drafts and counters are written out here.
+Those of outputs are made of one request whose four rows, drafts and counters are written out here.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from tests.fakes import histories, rows
-from tests.tprig.checkers import edits
+from tests.fakes import collectives, histories, rows
+from tests.tprig.checkers import collective_examples, edits
 from tprig import evidence
 from tprig.history import RunHistory
 
@@ -251,5 +251,9 @@ EXAMPLES: Mapping[str, Example] = {
     "engine.refusal": _engine_run(_refused()),
     "fault.survived": _caught(ON),
     "fault.misnamed": _caught(edits.edit_support(ON, "a", 2, [4, 9])),
+    **{
+        name: Example(collectives.claim(), {"on": collective_examples.CLEAN}, {"on": violating})
+        for name, violating in collective_examples.VIOLATING.items()
+    },
 }
 """Anomaly -> its example; the tests hold this complete over the table."""
