@@ -41,7 +41,8 @@ def test_every_stage_of_the_schema_has_a_recorder() -> None:
             *("verification", "mask", "host_copy"),
         }
     )
-    assert {f"stage:{name}" for name in stages.INSTALLERS} | {"verification"} == set(RECORDERS)
+    others = {"verification", "collectives", "decisions"}
+    assert {f"stage:{name}" for name in stages.INSTALLERS} | others == set(RECORDERS)
 
 
 def test_recorders_rest_on_seams_of_the_table() -> None:

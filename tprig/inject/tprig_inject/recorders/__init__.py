@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from tprig_inject.context import Context
-from tprig_inject.recorders import stages, verification
+from tprig_inject.recorders import collectives, decisions, stages, verification
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,9 @@ class Recorder:
 
 RECORDERS: Mapping[str, Recorder] = {
     "verification": Recorder(verification.install, verification.SEAMS),
+    # In this order: decisions say how many collectives came before them.
+    "collectives": Recorder(collectives.install, collectives.SEAMS),
+    "decisions": Recorder(decisions.install, decisions.SEAMS),
     **{
         f"stage:{stage}": Recorder(install, stages.SEAMS[stage])
         for stage, install in stages.INSTALLERS.items()
