@@ -40,6 +40,8 @@ class Request(Record, frozen=True, kw_only=True):
     arrival_step: Count
     """The request is added when the engine has made this many steps (or has none left to make)."""
     sampling: Sampling
+    abort_step: Count | None = None
+    """The request is aborted when the engine has made this many steps, if it is not done."""
 
 
 class Workload(Record, frozen=True, kw_only=True):

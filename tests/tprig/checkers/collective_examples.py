@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Unpack
 
-from tests.fakes.collectives import Fields, Rank, history, hung, ranks
+from tests.fakes.collectives import history, hung
+from tests.fakes.ranks import Fields, Rank, ranks
 from tprig.history import RunHistory
 
 FIRST, SECOND, THIRD = "layer0.py:forward:1", "layer1.py:forward:1", "logits.py:gather:9"

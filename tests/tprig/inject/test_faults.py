@@ -16,6 +16,8 @@ from tprig.checkers.anomalies import ANOMALIES
 
 A, B, C, D = [1, 2, 3], [2, 3, 4, 5], [7], [8, 30]
 NO_SLOT: list[int] = []
+HANGING = {"gather-skipped"}
+"""Faults that no engine survives: `tests/tprig/engine/test_ranks.py` plants them."""
 
 
 def call(supports: list[list[list[int]]], tokens: list[list[int]]) -> dict[str, Any]:
@@ -32,7 +34,8 @@ def told(answer: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def test_registry_agrees_with_the_suite_that_plants_them() -> None:
-    assert {name: fault.anomaly for name, fault in FAULTS.items()} == JUDGED
+    judged = {name: fault.anomaly for name, fault in FAULTS.items() if name not in HANGING}
+    assert judged == JUDGED
     assert {name for name, fault in FAULTS.items() if fault.process == "core"} == CORE_FAULTS
 
 

@@ -7,7 +7,8 @@ from typing import Unpack
 
 import pytest
 
-from tests.fakes.collectives import Fields, Rank, claim, history, hung, ranks
+from tests.fakes.collectives import claim, history, hung
+from tests.fakes.ranks import Fields, Rank, ranks
 from tests.tprig.checkers.collectives.test_shapes import judged, only, passes, sound
 from tprig.checkers.verdict import judge_claim
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from tests.fakes import collectives as fake
-from tests.fakes.collectives import Rank, claim, history, hung, ranks
+from tests.fakes.collectives import claim, history, hung
+from tests.fakes.ranks import Rank, coverage, ranks
 from tprig.checkers.verdict import judge_claim
 from tprig.evidence import Finding, Verdict
 from tprig.history import RunHistory
@@ -405,13 +405,13 @@ def test_what_the_streams_lack_the_rings_supply() -> None:
 def test_no_coverage_is_no_pass() -> None:
     made = ranks(2, sound)
     for rank in made:
-        rank.records.remove(fake.coverage())
+        rank.records.remove(coverage())
     assert judged(history(made)).verdict == "unknown"
 
 
 def test_a_path_that_is_not_watched_leaves_the_claim_open() -> None:
     made = ranks(2, sound)
-    made[1].records.append(fake.coverage(hooked=False))
+    made[1].records.append(coverage(hooked=False))
     verdict = judged(history(made))
     assert verdict.verdict == "unknown"
     assert "rank 1: all_reduce is not watched" in verdict.reason

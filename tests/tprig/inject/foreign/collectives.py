@@ -64,7 +64,7 @@ def _stub_wire() -> None:
 
     def gather(
         self: Any,
-        input: Any,
+        input: Any,  # noqa: A002
         gather_list: Any,
         dst: int = -1,
         group: Any = None,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tprig_inject.context import Context
-from tprig_inject.faults import masks
+from tprig_inject.faults import masks, ranks
 
 
 @dataclass(frozen=True)
@@ -46,5 +46,11 @@ FAULTS: Mapping[str, Fault] = {
         "core",
         "a mask chunk dropped between scheduler and output processor",
         "mask.absent",
+    ),
+    "gather-skipped": Fault(
+        ranks.gather_skipped,
+        "worker",
+        "a branch around a collective that one rank takes and its peers do not",
+        "collective.missing",
     ),
 }
