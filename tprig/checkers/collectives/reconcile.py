@@ -118,7 +118,7 @@ def off_formula(claim: Claim, track: Track, alphabet: Alphabet) -> Iterator[str]
     `<kind>_forward` are issued between the schedule of a step with tokens and its drafter,
     `<kind>_draft` by the drafter for each token that it drafts.
     """
-    phases = list(_phases(track))
+    phases = list(_phases(track)) if claim.exact else []
     for name, kind in KINDS.items():
         for layer in ("semantic", "wire"):
             calls = np.flatnonzero(alphabet.where(layer=layer, kind=kind)[track.signatures])

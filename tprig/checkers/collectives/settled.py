@@ -42,7 +42,7 @@ class Difference(Generic[Item]):
 
 def decisions(tracks: Sequence[Track]) -> Iterator[Difference[Decision]]:
     """Every decision in which a rank differs from most others, in the order of the steps."""
-    if _equal([[decision for _, decision in t.decisions] for t in tracks], tracks):
+    if _equal([[(d.step, d.kind, d.facts) for _, d in t.decisions] for t in tracks], tracks):
         return
     yield from _differences(
         {t.rank: _placed((line, d, d.step, d.kind) for line, d in t.decisions) for t in tracks},

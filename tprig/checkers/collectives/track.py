@@ -153,9 +153,10 @@ def track(
 class _Builder:
     alphabet: Alphabet
     numbers: dict[int, int] = field(default_factory=dict)
-    columns: list[tuple[Ints, Times, Times]] = field(default_factory=list)
+    operations: list[int] = field(default_factory=list)
+    enter_ns: list[int] = field(default_factory=list)
+    leave_ns: list[int] = field(default_factory=list)
     first: int | None = None
-    length: int = 0
     decisions: list[tuple[int, Decision]] = field(default_factory=list)
     values: list[tuple[int, StageDigest]] = field(default_factory=list)
     templates: list[tuple[int, GraphTemplate, tuple[int, ...]]] = field(default_factory=list)
@@ -166,67 +167,67 @@ class _Builder:
 
     def take(self, line: int, record: RankRecord) -> None:
         if isinstance(record, Calls):
-            self.chunks.append((self.length, line))
-            self._append(record)
-        elif isinstance(record, Operation):
-            self.numbers[record.id] = self.alphabet.number(record)
+            self._calls(line, record)
         elif isinstance(record, Decision):
             self.decisions.append((line, record))
         elif isinstance(record, StageDigest):
             self.values.append((line, record))
+        elif isinstance(record, Operation):
+            self.numbers[record.id] = self.alphabet.number(record)
         elif isinstance(record, GraphTemplate):
             self.templates.append((line, record, tuple(map(self._number, record.operations))))
         elif isinstance(record, Coverage):
             self.coverage.append((line, record))
+
+    def _calls(self, line: int, record: Calls) -> None:
+        self.chunks.append((len(self.operations), line))
+        self._append(record.first, record.operations, record.enter_ns, record.leave_ns)
 
     def _number(self, operation: int) -> int:
         return self.numbers.get(operation, UNTOLD)
 
     def continue_with(self, ring: Ring) -> None:
         """Append the calls of a ring that the stream lacks."""
-        known = (self.first or 0) + self.length - ring.first
+        known = (self.first or 0) + len(self.operations) - ring.first
         if known > len(ring.operations):
             return
         skip = max(known, 0)
-        self._append(
-            Ring(
-                rank=ring.rank,
-                first=ring.first + skip,
-                operations=ring.operations[skip:],
-                enter_ns=ring.enter_ns[skip:],
-                leave_ns=ring.leave_ns[skip:],
-            )
-        )
+        left = [PENDING if at is None else at for at in ring.leave_ns[skip:]]
+        self._append(ring.first + skip, ring.operations[skip:], ring.enter_ns[skip:], left)
 
-    def _append(self, record: Calls | Ring) -> None:
-        if not record.operations:
+    def _append(
+        self, first: int, operations: list[int], enter_ns: list[int], leave_ns: list[int]
+    ) -> None:
+        if not operations:
             return
         if self.first is None:
-            self.first = record.first
-            if record.first:
-                self._lose(f"the first {record.first} calls")
-        elif record.first != self.first + self.length:
-            self._lose(f"calls {self.first + self.length} to {record.first - 1}")
-        count = len(record.operations)
-        leave = record.leave_ns
-        if isinstance(record, Ring):
-            leave = [PENDING if at is None else at for at in record.leave_ns]
-        self.columns.append(
-            (
-                np.fromiter(map(self._number, record.operations), np.int32, count),
-                np.array(record.enter_ns, dtype=np.int64),
-                np.array(leave, dtype=np.int64),
-            )
-        )
-        self.length += count
+            self.first = first
+            if first:
+                self._lose(f"the first {first} calls")
+        elif first != self.first + len(self.operations):
+            self._lose(f"calls {self.first + len(self.operations)} to {first - 1}")
+        self.operations += operations
+        self.enter_ns += enter_ns
+        self.leave_ns += leave_ns
+
+    def _signatures(self) -> Ints:
+        """Of all calls, [calls]."""
+        operations = np.array(self.operations, dtype=np.int64)
+        ids = np.fromiter(self.numbers, dtype=np.int64, count=len(self.numbers))
+        order = np.argsort(ids)
+        numbers = np.fromiter(self.numbers.values(), dtype=np.int32, count=len(self.numbers))
+        if not len(ids) or not len(operations):
+            return np.full(len(operations), UNTOLD, dtype=np.int32)
+        # Ids are those of the stream, which need not be dense where it is hostile.
+        places = np.minimum(np.searchsorted(ids[order], operations), len(ids) - 1)
+        known = ids[order][places] == operations
+        return np.where(known, numbers[order][places], UNTOLD).astype(np.int32)
 
     def _lose(self, what: str) -> None:
         self.lost.append(what)
-        self.sound = self.length if self.sound is None else self.sound
+        self.sound = len(self.operations) if self.sound is None else self.sound
 
     def track(self, run: str, rank: int, stream: Stream[RankRecord]) -> Track:
-        empty = [(np.zeros(0, np.int32), np.zeros(0, np.int64), np.zeros(0, np.int64))]
-        signatures, enter_ns, leave_ns = zip(*(self.columns or empty), strict=True)
         first = self.first or 0
         if stream.dropped:
             # Any of them may be one on which all others rest.
@@ -238,15 +239,15 @@ class _Builder:
             rank=rank,
             path=stream.path,
             first=first,
-            signatures=np.concatenate(signatures),
-            enter_ns=np.concatenate(enter_ns),
-            leave_ns=np.concatenate(leave_ns),
+            signatures=self._signatures(),
+            enter_ns=np.array(self.enter_ns, dtype=np.int64),
+            leave_ns=np.array(self.leave_ns, dtype=np.int64),
             decisions=tuple(self.decisions),
             values=tuple(self.values),
             templates=tuple(self.templates),
             coverage=tuple(self.coverage),
             lost=tuple(self.lost),
-            sound=self.length if self.sound is None else self.sound,
+            sound=len(self.operations) if self.sound is None else self.sound,
             ended=stream.complete,
             chunks=tuple(self.chunks),
             # A hostile stream may tell them out of order; where they stand must not depend on it.

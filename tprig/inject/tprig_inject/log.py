@@ -58,15 +58,27 @@ class Log:
             key: equal for calls that are told alike.
             tell: the operation, of which only id, mode and location are added here.
         """
+        slot = self.enter_known(key)
+        if slot is None:
+            self._tell((key, self.mode, self._frames), tell())
+            slot = self._enter((key, self.mode, self._frames))
+            assert slot is not None
+        return slot
+
+    def enter_known(self, key: Hashable) -> int | None:
+        """As `enter`, for a call that was told before; None for one that was not."""
         if self._depth == 0:
             # A wire operation was asked for from where the semantic one around it was.
-            self._frames = self._walk(sys._getframe(2))
-        number = self._numbers.get((key, self.mode, self._frames))
+            self._frames = self._walk(sys._getframe(1))
+        return self._enter((key, self.mode, self._frames))
+
+    def _enter(self, signature: Hashable) -> int | None:
+        number = self._numbers.get(signature)
         if number is None:
-            number = self._tell((key, self.mode, self._frames), tell())
-        if self._entered - self._spilled >= self._ring.capacity and self._depth == 0:
-            self.spill()
+            return None
         ticket = self._entered
+        if ticket - self._spilled >= self._ring.capacity and self._depth == 0:
+            self.spill()
         self._entered = ticket + 1
         self._depth += 1
         words = self._words

@@ -12,6 +12,10 @@ SCHEMA_VERSION = 1
 """The version of `tprig.evidence` that these records follow; a test holds the two together."""
 
 
+_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
+"""Made once: making one takes longer than encoding a record."""
+
+
 class RankStream:
     """One rank's records of one run, written line by line: a crash keeps what was written.
 
@@ -42,7 +46,7 @@ class RankStream:
         os.close(self._descriptor)
 
     def _line(self, record: dict[str, Any]) -> bool:
-        data = json.dumps(record, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+        data = _ENCODER.encode(record).encode() + b"\n"
         with contextlib.suppress(OSError):
             if os.write(self._descriptor, data) == len(data):
                 self._size_bytes += len(data)

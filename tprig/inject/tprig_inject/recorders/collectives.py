@@ -95,10 +95,12 @@ def recording(log: Log, path: Path, context: Context) -> Wrap:
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         def collective(*args: Any, **kwargs: Any) -> Any:
-            bound = dict(zip(parameters, args, strict=False))
-            bound.update(kwargs)
             try:
-                slot = log.enter(path.key(bound), partial(path.tell, bound))
+                key = None if kwargs else path.quick_key(args)
+                slot = None if key is None else log.enter_known(key)
+                if slot is None:
+                    bound = dict(zip(parameters, args, strict=False)) | kwargs
+                    slot = log.enter(key or path.key(bound), partial(path.tell, bound))
             except Exception as error:  # noqa: BLE001 - the engine must not fail for its record
                 if not broken:
                     broken.append(repr(error))

@@ -14,7 +14,7 @@ SEAMS = ("model_runner.execute_model", "model_runner.sample")
 
 
 class Decisions:
-    """Writes `decision` records, each after the calls that came before it."""
+    """Writes `decision` records, which say how many calls came before."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -22,8 +22,6 @@ class Decisions:
     def __call__(self, kind: str, facts: dict[str, Any], step: int | None = None) -> None:
         """Something is settled, in the current step unless another one is given."""
         log = self._context.log
-        if log is not None:
-            log.spill()
         self._context.write(
             {
                 "type": "decision",

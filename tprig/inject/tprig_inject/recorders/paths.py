@@ -44,6 +44,16 @@ class Path:
     reduction: Callable[[Bound], str | None] | None = None
     stream: Callable[[Bound], str | None] | None = None
     cuda_only: bool = False
+    tensor: int | None = None
+    """Place among the arguments of the tensor that alone decides how a call is told, with `self`:
+    where there is one, a call without keywords need not be looked at any closer."""
+
+    def quick_key(self, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        """A key from the arguments as they stand; None where they must be looked at closer."""
+        if self.tensor is None or self.tensor >= len(args):
+            return None
+        tensor = args[self.tensor]
+        return self.seam, id(args[0]), tensor.shape, tensor.dtype
 
     def key(self, bound: Bound) -> tuple[Any, ...]:
         """Equal for calls that are told alike."""
@@ -238,8 +248,9 @@ def _torch_backend(bound: Bound) -> str:
 # --- the table ----------------------------------------------------------------------------------
 
 
-def _semantic(kind: str, tensor: str = "input_", **fields: Any) -> Path:
+def _semantic(kind: str, tensor: str = "input_", place: int | None = None, **fields: Any) -> Path:
     return Path(
+        tensor=place,
         seam=f"group.{fields.pop('name', kind)}",
         layer="semantic",
         kind=kind,
@@ -289,9 +300,9 @@ def _cuda(kind: str, seam: str, backend: str, tensor: str, **fields: Any) -> Pat
 
 
 _SEMANTIC = (
-    _semantic("all_reduce", reduction=_sum),
-    _semantic("all_gather"),
-    _semantic("reduce_scatter", reduction=_sum),
+    _semantic("all_reduce", reduction=_sum, place=1),
+    _semantic("all_gather", place=1),
+    _semantic("reduce_scatter", reduction=_sum, place=1),
     _semantic("all_gatherv", size=_ragged),
     _semantic("reduce_scatterv", size=_ragged, reduction=_sum),
     _semantic("gather", root=_rank_of("dst")),
@@ -305,7 +316,7 @@ _SEMANTIC = (
 )
 _SHARED_MEMORY = (
     Path(seam="cpu_shm.all_reduce", layer="wire", kind="all_reduce", backend="cpu-shm",
-         group=_communicator, size=_tensor("input"), reduction=_sum),
+         group=_communicator, size=_tensor("input"), reduction=_sum, tensor=1),
     Path(seam="cpu_shm.gather", layer="wire", kind="gather", backend="cpu-shm",
          group=_communicator, size=_tensor("input"), root=_given("dst")),
     Path(seam="cpu_shm.all_gather", layer="wire", kind="all_gather", backend="cpu-shm",
