@@ -57,11 +57,11 @@ class Calls(Record, frozen=True, kw_only=True, tag="calls"):
     """Sequence number of the first of them: how many calls this rank had entered before."""
     operations: list[Count]
     enter_ns: list[Ordinal]
-    """Monotonic clock of the host machine, which its processes share."""
+    """Monotonic clock of the host machine, which its processes share. Empty if nobody looked."""
     leave_ns: list[Ordinal]
 
     def __post_init__(self) -> None:
-        if not len(self.operations) == len(self.enter_ns) == len(self.leave_ns):
+        if not len(self.enter_ns) == len(self.leave_ns) in (0, len(self.operations)):
             raise ValueError("expected columns of one length")
 
 

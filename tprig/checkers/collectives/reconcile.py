@@ -32,7 +32,10 @@ def unwatched(track: Track) -> Iterator[str]:
 
 
 def unaccounted(track: Track, alphabet: Alphabet) -> Iterator[str]:
-    """Calls of one layer that the other one does not account for."""
+    """Calls of one layer that the other one does not account for, where both are watched."""
+    watched = {path.layer for _, path in track.coverage if path.hooked}
+    if track.coverage and "semantic" not in watched:
+        return
     layers = _Layers.of(track, alphabet)
     bare = layers.bare()
     if bare.any():
