@@ -56,7 +56,7 @@ GPU_STEP_NS = 10e6
 SHAPES = (8, 16, 24)
 """Batch sizes in turn: steps are not all alike."""
 IN_STEP = 18
-REPEATS = 5
+REPEATS = 20
 
 CLAIM = evidence.Claim(
     id="rank-order", test="", checker="rank_order", anomalies=[], runs={"on": "r"},
@@ -190,8 +190,9 @@ def analyse(folder: Path) -> tuple[float, float]:
 
 
 def per_call_ns(work: Callable[[], object], calls: int = 20_000) -> float:
-    """The shortest of some rounds: whatever else the machine does only adds."""
+    """The shortest of many rounds: whatever else the machine does only adds."""
     rounds = []
+    calls //= REPEATS
     for _ in range(REPEATS):
         begin_ns = time.thread_time_ns()
         for _ in range(calls):
@@ -228,10 +229,17 @@ def recording_ns(folder: Path) -> tuple[float, float, float]:
 
     call_ns = per_call_ns(collective) - per_call_ns(bare)
     decide = Decisions(context)
-    facts = {"tokens": dict.fromkeys(map(str, range(8)), 4), "drafts": {}, "finished": []}
+    each = dict.fromkeys((f"request-{number}" for number in range(8)), 4)
+    settled: dict[str, dict[str, Any]] = {
+        "schedule": {"tokens": each, "drafts": each, "finished": [], "preempted": []},
+        "batch": {"graph": "NONE", "tokens": 32, "requests": 8},
+        "acceptance": {"sampled": each, "rejected": each},
+        "draft": {"run": True, "tokens": SPECULATIVE_TOKENS},
+    }
 
     def step() -> None:
-        for kind in ("schedule", "batch", "acceptance", "draft"):
+        log.spill()
+        for kind, facts in settled.items():
             for _ in range(IN_STEP // 4):
                 collective()
             decide(kind, facts)

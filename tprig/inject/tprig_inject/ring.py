@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import struct
 from pathlib import Path
 
 MAGIC = 0x31474E4952504954
@@ -15,6 +16,8 @@ HEAD_WORDS = 16
 SLOT_WORDS = 4
 """Sequence number plus one, operation, entered, left: nanoseconds, 0 while it is not left."""
 CAPACITY = 1 << 15
+pack_slot = struct.Struct("<4Q").pack_into
+"""Writes a slot at a byte of the map."""
 ENTERED, LEFT, STEP, SPILLED = 2, 3, 4, 5
 """Words of the head: calls entered and left, the step plus one, and calls in the stream."""
 
@@ -30,13 +33,13 @@ class Ring:
     def __init__(self, path: Path | None, capacity: int = CAPACITY) -> None:
         words = HEAD_WORDS + SLOT_WORDS * capacity
         if path is None:
-            self._map = mmap.mmap(-1, words * 8)
+            self.map = mmap.mmap(-1, words * 8)
         else:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
             os.ftruncate(descriptor, words * 8)
-            self._map = mmap.mmap(descriptor, words * 8)
+            self.map = mmap.mmap(descriptor, words * 8)
             os.close(descriptor)
-        self.words = memoryview(self._map).cast("Q")
+        self.words = memoryview(self.map).cast("Q")
         self.capacity = capacity
         self.words[1] = capacity
         # Last: whoever sees it sees a whole head.
@@ -49,13 +52,11 @@ class Ring:
             first: sequence number of the first.
             end: of the one after the last.
         """
-        columns: tuple[list[int], list[int], list[int]] = ([], [], [])
+        words: list[int] = []
         while first < end:
             place = first % self.capacity
             count = min(end - first, self.capacity - place)
             begin = HEAD_WORDS + place * SLOT_WORDS
-            words = self.words[begin : begin + count * SLOT_WORDS].tolist()
-            for number, column in enumerate(columns, 1):
-                column.extend(words[number::SLOT_WORDS])
+            words += self.words[begin : begin + count * SLOT_WORDS].tolist()
             first += count
-        return columns
+        return words[1::SLOT_WORDS], words[2::SLOT_WORDS], words[3::SLOT_WORDS]

@@ -91,25 +91,34 @@ def _cover(context: Context, **coverage: Any) -> None:
 def recording(log: Log, path: Path, context: Context) -> Wrap:
     """A wrapper that logs a call's beginning and end, whatever becomes of it."""
     parameters = context.hooks.table[path.seam].parameters
+    seam, place, enter_known, leave = path.seam, path.tensor, log.enter_known, log.leave
     broken: list[str] = []
+
+    def told(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
+        """The ticket of a call; None for one that cannot be told, which is confessed once."""
+        try:
+            bound = dict(zip(parameters, args, strict=False)) | kwargs
+            quick = None if kwargs else path.quick_key(args)
+            return log.enter(quick or path.key(bound), partial(path.tell, bound))
+        except Exception as error:  # noqa: BLE001 - the engine must not fail for its record
+            if not broken:
+                broken.append(repr(error))
+                _report(context, path, error)
+            return None
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         def collective(*args: Any, **kwargs: Any) -> Any:
-            try:
-                key = None if kwargs else path.quick_key(args)
-                slot = None if key is None else log.enter_known(key)
-                if slot is None:
-                    bound = dict(zip(parameters, args, strict=False)) | kwargs
-                    slot = log.enter(key or path.key(bound), partial(path.tell, bound))
-            except Exception as error:  # noqa: BLE001 - the engine must not fail for its record
-                if not broken:
-                    broken.append(repr(error))
-                    _report(context, path, error)
+            slot = None
+            if place is not None and not kwargs and place < len(args):
+                # As `Path.quick_key`, without the call.
+                tensor = args[place]
+                slot = enter_known((seam, id(args[0]), tensor.shape, tensor.dtype))
+            if slot is None and (slot := told(args, kwargs)) is None:
                 return original(*args, **kwargs)
             try:
                 return original(*args, **kwargs)
             finally:
-                log.leave(slot)
+                leave(slot)
 
         return collective
 
