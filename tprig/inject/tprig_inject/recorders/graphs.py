@@ -57,7 +57,9 @@ class Captures:
         def capture_begin(graph: Any, *args: Any, **kwargs: Any) -> Any:
             self._current = self.templates[id(graph)] = Template(f"graph {self._number}")
             self._number += 1
-            self._inner = [hook for path in PATHS if (hook := self._hook(path)) is not None]
+            # An engine captures hundreds of times: what is put in place stays until a run begins.
+            if not self._inner:
+                self._inner = [hook for path in PATHS if (hook := self._hook(path)) is not None]
             return original(graph, *args, **kwargs)
 
         return capture_begin
@@ -89,11 +91,14 @@ class Captures:
                 return original(graph, *args, **kwargs)
             finally:
                 self._current = None
-                for hook in self._inner:
-                    self._hooks.remove(hook)
-                self._inner = []
 
         return capture_end
+
+    def release(self) -> None:
+        """Take out what watched the collectives of captures."""
+        for hook in self._inner:
+            self._hooks.remove(hook)
+        self._inner = []
 
 
 def _told(path: Path, bound: dict[str, Any]) -> dict[str, Any]:
@@ -190,6 +195,8 @@ def record(context: Context, log: Log) -> None:
     Raises:
         seams.SeamMovedError: if a seam does not look as expected.
     """
+    if _captures:
+        _captures[0].release()
     replays = Replays(context, log)
     context.wrap("graph.capture_begin", Layer.RECORDER, _in_mode(log, "capture"))
     context.wrap("graph.capture_end", Layer.RECORDER, _in_mode(log, "eager"))
