@@ -155,9 +155,10 @@ def _blamed(rank: int, waits: Waits, alphabet: Alphabet) -> Finding:
         expected = f"{whose} to enter {_at(others[0])}, in which {_whom(others)}"
         place = _last(track, alphabet)
         found = f"it went on slowly, and had come to {place}" if slow else f"it last {place}"
+    elif rank in waits.waiting:
+        expected, found = f"{whose} to leave {_place(waits, rank)}", "it never did"
     else:
-        expected = f"{whose} to leave {_place(waits, rank)}"
-        found = "it never did"
+        expected, found = f"{whose} to go on", f"it last {_last(track, alphabet)}"
     return Finding(
         anomaly="rank.slow" if slow else "rank.stall",
         message=f"expected {expected}, found that {found}",

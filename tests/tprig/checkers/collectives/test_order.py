@@ -257,6 +257,20 @@ def test_a_process_that_does_nothing_any_more_is_to_blame_where_all_are_at_one_p
     assert "layer0.py:forward:1" in finding.message
 
 
+def test_a_rank_that_died_between_collectives_is_named_with_the_last_one() -> None:
+    """Its peer's collective failed with it, and so was left."""
+
+    def play(rank: Rank) -> None:
+        usual(rank)
+        if rank.rank == 0:
+            rank.step().call(at="layer0.py:forward:1")
+
+    finding = only(hung(ranks(2, play), {1: "dead"}))
+    assert (finding.anomaly, finding.where.rank) == ("rank.stall", 1)
+    assert "rank 1, whose process is dead, to go on" in finding.message
+    assert "it last left call 14, all_reduce of float32[4, 8] in tp:0 (layer3.py" in finding.message
+
+
 def test_a_stopped_rank_that_others_wait_for() -> None:
     def play(rank: Rank) -> None:
         usual(rank)
