@@ -14,6 +14,7 @@ import msgspec
 from tprig import evidence, messages, stacks, tails
 from tprig.bundle import BundleError, StreamWriter, Writer
 from tprig.clock import utc_now
+from tprig.forensics import RankWatch, Stall, receiver
 from tprig.processes import ENDS_S, Processes
 from tprig.remains import Remains
 from tprig.spec import EngineSpec
@@ -41,7 +42,9 @@ class Deadlines:
     start_s: float = 300.0
     """Until the engine is ready: a cold CUDA start with graphs takes up to two minutes."""
     progress_s: float = 120.0
-    """Without any message while a workload runs."""
+    """Without any message while a workload runs, or any collective where those are recorded."""
+    stall: Stall = dataclasses.field(default_factory=Stall)
+    """More of that, where collectives are recorded."""
     stop_s: float = 20.0
     """For an orderly stop, and again after SIGINT and after SIGTERM."""
 
@@ -128,6 +131,7 @@ class Engine:
         self._lost = False
         self._aborted = False
         self._trouble: BundleError | None = None
+        self._ranks: RankWatch | None = None
 
     def _arm(self) -> evidence.Arm:
         try:
@@ -235,11 +239,16 @@ class Engine:
         """
         started, began_s = utc_now(), time.monotonic()
         complete = False
+        # Their rings are there where collectives are recorded.
+        if "collectives" in order.recorders and self.effective is not None:
+            place, stall = self.processes.footprint.runtime, self._deadlines.stall
+            self._ranks = RankWatch(order.run, self.effective.pids, place, stall)
         try:
             with self._lost_on_error():
                 self._serve(order, progress)
             complete = True
         finally:
+            self._ranks = None
             run = evidence.Run(
                 id=order.run,
                 engine=self.id,
@@ -308,12 +317,13 @@ class Engine:
 
     def _expect(self, timeout_s: float, what: str) -> messages.FromHost:
         assert self._wire is not None
+        receive = receiver(self._wire, self._ranks)
         try:
-            message = self._wire.receive(timeout_s, self.processes.descriptors)
+            message = receive(timeout_s, self.processes.descriptors)
         except PeerGoneError:
             self._crash()
-        except WaitExpiredError:
-            self._hang(f"waited {timeout_s:g} s for {what}")
+        except WaitExpiredError as error:
+            self._hang(f"waited {timeout_s:g} s for {what}" if self._ranks is None else f"{error}")
         except MalformedMessageError as error:
             self._fail("crashed", f"the host sent no message: {error}")
         if isinstance(message, int):
@@ -332,6 +342,7 @@ class Engine:
         """Tell who died, and of what; save what the others were at."""
         if self._aborted:
             raise EngineError("signalled", f"engine {self.id} was aborted")
+        self._save_rings()
         words = [] if said is None else [self._said(said)]
         # A host that could still say something ends because of what it said.
         dead = self.processes.dead(ENDS_S, but="" if said is None else "host")
@@ -343,6 +354,7 @@ class Engine:
 
     def _hang(self, detail: str) -> NoReturn:
         self._lost = True
+        self._save_rings()
         self._tell("deadline", detail, pids=self.processes.pids())
         self.save_stacks()
         raise EngineError("deadline", f"engine {self.id} hangs: {detail}{self._words()}")
@@ -366,6 +378,14 @@ class Engine:
         where = f"{self._folder}/logs/host.log"
         words = tails.tail(self._log)
         return f"\nthe end of {where}:\n{words}" if words else f"; {where} is empty"
+
+    def _save_rings(self) -> None:
+        """Save where each rank was, before anything is done to it."""
+        try:
+            if self._ranks is not None:
+                self._ranks.save(self._writer)
+        except BundleError as error:
+            self._trouble = self._trouble or error
 
     def save_stacks(self, dead: Iterable[int] = ()) -> None:
         """Save the Python stacks of all processes of the engine into the bundle.

@@ -75,6 +75,8 @@ class RunHistory:
     outputs: Stream[evidence.OutputRecord] | None = None
     steps: Stream[evidence.StepRecord] | None = None
     ranks: Mapping[int, Stream[evidence.RankRecord]] = field(default_factory=dict)
+    forensics: Stream[evidence.ForensicRecord] | None = None
+    """Only of a run whose engine hung or died."""
     engine: EngineHistory | None = None
     calls: Mapping[str, CallHistory] = field(default_factory=dict)
     """Id -> captured call, for those of the run's ranks that are stored and can be read."""

@@ -18,7 +18,7 @@ _ASK = """
 import json
 from tprig_inject.faults import FAULTS
 from tprig_inject.seams import SEAMS
-told = ("process", "resembles", "anomaly")
+told = ("process", "resembles", "anomaly", "lethal")
 faults = {name: {what: getattr(fault, what) for what in told} for name, fault in FAULTS.items()}
 print(json.dumps({"seams": sorted(SEAMS), "faults": faults}))
 """
@@ -32,6 +32,8 @@ class Fault(msgspec.Struct, frozen=True):
     resembles: str
     anomaly: str
     """The anomaly that must be blamed first."""
+    lethal: bool
+    """True when the engine is lost to it."""
 
 
 class Injected(msgspec.Struct, frozen=True):

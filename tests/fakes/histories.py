@@ -16,6 +16,7 @@ from typing import TypeVar
 import msgspec
 
 from tests.fakes import rows
+from tests.fakes.ranks import Rank
 from tprig import evidence
 from tprig.history import EngineHistory, RunHistory, Stream
 
@@ -118,7 +119,7 @@ def claim(
     runs: Mapping[str, str],
     *,
     tp: int = 1,
-    anomalies: Sequence[str] = ("mask.absent",),
+    anomalies: Sequence[str] = (),
     minima: Mapping[str, int] | None = None,
     requirement: evidence.Requirement = "required",
     reason: str | None = None,
@@ -278,10 +279,24 @@ def _history(
         outputs=stream(f"runs/{name}/outputs.jsonl", [*refusals, *outputs]),
         steps=stream(f"runs/{name}/steps.jsonl", steps),
         ranks={
-            rank: stream(f"runs/{name}/ranks/rank{rank}.jsonl", verifications) for rank in range(tp)
+            rank: stream(
+                f"runs/{name}/ranks/rank{rank}.jsonl", [*verifications, *_collectives(rank, tp)]
+            )
+            for rank in range(tp)
         },
         engine=engine(f"engine-{name}", tp=tp, masks=masks, late=late, dtype=dtype),
     )
+
+
+def _collectives(rank: int, tp: int) -> list[evidence.RankRecord]:
+    """A step without drafts of a model of two layers, where there is more than one rank."""
+    if tp == 1:
+        return []
+    one = Rank(rank, range(tp)).step()
+    for place in range(5):
+        one.call(at=f"model.py:forward:{place}")
+    one.call("all_gather", at="model.py:logits:9").flush()
+    return one.records
 
 
 def stream(path: str, records: Iterable[R]) -> Stream[R]:

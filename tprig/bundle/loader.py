@@ -184,6 +184,7 @@ class _Loader:
             outputs=self.stream(f"{folder}/outputs.jsonl", "outputs", name),
             steps=self.stream(f"{folder}/steps.jsonl", "steps", name),
             ranks=dict(self._ranks(name, run)),
+            forensics=self.stream(f"{folder}/forensics.jsonl", "forensics", name, needed=False),
             engine=self._engine_of(run, engines),
         )
 
@@ -242,9 +243,11 @@ class _Loader:
             self.damage(path, f"cannot be read ({error.strerror})")
         return None
 
-    def stream(self, path: str, kind: str, subject: str | None) -> Stream[Any] | None:
+    def stream(
+        self, path: str, kind: str, subject: str | None, *, needed: bool = True
+    ) -> Stream[Any] | None:
         try:
-            handle = self.open(path)
+            handle = self.open(path, needed=needed)
             if handle is None:
                 return None
             with handle:

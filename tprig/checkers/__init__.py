@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from tprig.checkers.acceptance import ACCEPTANCE
 from tprig.checkers.caught import CAUGHT
 from tprig.checkers.checker import Checker
+from tprig.checkers.collectives import RANK_ORDER
 from tprig.checkers.coverage import COVERAGE
 from tprig.checkers.engine import ENGINE
 from tprig.checkers.masks import MASKS
@@ -17,7 +18,10 @@ from tprig.checkers.parity import PARITY
 
 CHECKERS: Mapping[str, Checker] = {
     checker.name: checker
-    for checker in (MASKS, OUTPUTS, ACCEPTANCE, PARITY, ENGINE, COVERAGE, ORACLE, CAUGHT)
+    for checker in (
+        *(MASKS, OUTPUTS, ACCEPTANCE, PARITY, RANK_ORDER),
+        *(ENGINE, COVERAGE, ORACLE, CAUGHT),
+    )
 }
 
 __all__ = ["CHECKERS", "Checker"]

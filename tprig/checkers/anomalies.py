@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True)
@@ -14,10 +15,12 @@ class Anomaly:
     definition: str
     look_at: str
     """Where a person who sees it should look first."""
+    verdict: Literal["fail", "unknown"] = "fail"
+    """What a claim is of which nothing else is found."""
 
     @property
     def family(self) -> str:
-        """What the name starts with: `mask`, `oracle`, `output`, `engine`, `gpu` or `fault`."""
+        """What the name starts with: `mask`, `output`, `collective`, `engine`, ..."""
         return self.name.partition(".")[0]
 
 
@@ -138,6 +141,102 @@ _TABLE = (
         "output.tp-parity",
         "TP1 and TP2 differ by more than rounding explains.",
         "sharded layers, collectives and the gather of logits",
+    ),
+    Anomaly(
+        "value.divergence",
+        "Ranks hold different numbers where each must have the whole of it, at equal shapes.",
+        "what is computed on each rank alone since the last collective, and the collective itself",
+    ),
+    Anomaly(
+        "decision.divergence",
+        "Ranks settled differently what their collectives follow from.",
+        "rank-local state that the decision read: clocks, near ties, budgets, lengths",
+    ),
+    Anomaly(
+        "graph.template",
+        "A captured graph holds other collectives on one rank than on another.",
+        "what was captured under the graph's key on each rank",
+    ),
+    Anomaly(
+        "graph.replay-vs-eager",
+        "One rank replays a graph, or captures one, where another one issues its collectives.",
+        "the dispatch to graphs on each rank",
+    ),
+    Anomaly(
+        "collective.group",
+        "A rank issued a collective in another group than its peers.",
+        "which group coordinator the call was made on",
+    ),
+    Anomaly(
+        "collective.type",
+        "Ranks issued collectives of different kinds in the same place.",
+        "the branch before the call",
+    ),
+    Anomaly(
+        "collective.root",
+        "Ranks name different roots of the same collective.",
+        "the source or destination of the call: a rank, or a rank in the group",
+    ),
+    Anomaly(
+        "collective.reduction",
+        "Ranks reduce the same collective differently.",
+        "the reduction operator of the call",
+    ),
+    Anomaly(
+        "collective.dtype",
+        "Ranks give different element types to the same collective.",
+        "casts and quantization before the call",
+    ),
+    Anomaly(
+        "collective.size",
+        "Ranks give different shapes to a collective that needs equal ones.",
+        "the batch size, padding and vocabulary shards of each rank",
+    ),
+    Anomaly(
+        "collective.cross-group-order",
+        "Collectives of different groups are interleaved differently, or ranks wait in a circle.",
+        "the streams and the order in which the groups' collectives are issued",
+    ),
+    Anomaly(
+        "collective.order",
+        "Ranks issued the same collectives of a group in another order.",
+        "whatever reorders calls: threads, streams, iteration over sets",
+    ),
+    Anomaly(
+        "collective.missing",
+        "A rank did not issue a collective that its peers issued.",
+        "the branch around the call, and the decision before it",
+    ),
+    Anomaly(
+        "collective.extra",
+        "A rank issued a collective that its peers did not.",
+        "the branch around the call, and the decision before it",
+    ),
+    Anomaly(
+        "collective.backend",
+        "Ranks carry the same collective by different backends.",
+        "what each rank checks when it picks one: size, alignment, topology, environment",
+    ),
+    Anomaly(
+        "rank.stall",
+        "A rank did not enter, or did not leave, a collective in which its peers wait.",
+        "the saved stacks of that rank",
+    ),
+    Anomaly(
+        "rank.slow",
+        "Ranks wait for one that still goes on, too slowly.",
+        "what else runs on that rank's device and cores",
+    ),
+    Anomaly(
+        "rank.equal-freeze",
+        "All ranks stopped at the same place: they have not parted.",
+        "what all of them wait for: the core, the device, the network",
+    ),
+    Anomaly(
+        "record.truncated",
+        "A rank's record lacks calls that it made, so that they can not be compared.",
+        "the size of the ring, and whether the disk was full",
+        verdict="unknown",
     ),
     Anomaly(
         "engine.crash",

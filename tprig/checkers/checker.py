@@ -43,5 +43,3 @@ class Checker:
     """Seams (and recorders) that the evidence rests on, by the name of their `Seam` records."""
     function: Callable[[Claim, Runs], Judgement]
     """Must bear with whatever is missing, and find what is certain without it."""
-    anomalous: bool = True
-    """False when it excludes no anomaly, and only measures."""

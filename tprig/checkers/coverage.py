@@ -31,5 +31,4 @@ COVERAGE = Checker(
     needs=("run", "outputs", "ranks"),
     seams=("model_runner.execute_model", "model_runner.sample", "verification"),
     function=check_coverage,
-    anomalous=False,
 )

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from tprig.checkers import CHECKERS
-from tprig.checkers.anomalies import blame, by_blame
+from tprig.checkers.anomalies import ANOMALIES, blame, by_blame
 from tprig.checkers.checker import Judgement
 from tprig.checkers.gaps import cast, gaps, moved_seams
 from tprig.checkers.premises import premises
@@ -170,8 +170,11 @@ def _name(
     known = {issue.anomaly: issue for issue in issues}
     shown = {finding.anomaly for finding in findings}
     unforeseen = [finding for finding in findings if finding.anomaly not in known]
+    certain = [finding for finding in unforeseen if not _leaves_open(finding.anomaly)]
+    if certain:
+        return "fail", _told(findings, certain[0])
     if unforeseen:
-        return "fail", _told(findings, unforeseen[0])
+        missing = [_told(findings, unforeseen[0]), *missing]
     if missing:
         return "unknown", "; ".join(missing)
     for anomaly, issue in known.items():
@@ -186,6 +189,10 @@ def _name(
     if judgement.withdrawn is not None:
         return "withdrawn", judgement.withdrawn
     return "pass", ", ".join(f"{n} {what}" for what, n in judgement.measured.items())
+
+
+def _leaves_open(anomaly: str) -> bool:
+    return anomaly in ANOMALIES and ANOMALIES[anomaly].verdict == "unknown"
 
 
 def _told(findings: list[Finding], first: Finding) -> str:

@@ -115,6 +115,30 @@ def report(bundle: BundleFolder) -> int:
     return command.run(bundle)
 
 
+@app.command("import")
+def import_(
+    files: Annotated[
+        list[Path],
+        typer.Argument(metavar="FILES", help="One for each rank, in order.", show_default=False),
+    ],
+    *,
+    form: Annotated[
+        str, typer.Option("--format", help="nccl-log or flight-recorder.", show_default=False)
+    ],
+    into: Annotated[
+        Path, typer.Option(help="The bundle's folder, which must not hold anything.")
+    ] = Path("imported"),
+) -> int:
+    """Make a bundle of the collectives that another program recorded.
+
+    `nccl-log`: what NCCL logs with NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=INIT,COLL.
+    `flight-recorder`: dumps of torch's flight recorder. Exit code: 0, or 4 for a file that is none.
+    """
+    from tprig.cli import importing as command
+
+    return command.run(form, files, into)
+
+
 @app.command()
 def replay(
     bundle: BundleFolder,

@@ -25,7 +25,7 @@ class Header(Record, frozen=True, kw_only=True, tag="header"):
 
     version: int
     stream: Name
-    """What the records are: `outputs`, `steps`, `rank`, `engine`, `ledger` or `replay`."""
+    """What the records are: a key of `STREAMS`."""
     subject: str
     """The run's, engine's or bundle's id."""
 

@@ -39,6 +39,8 @@ class Request(Record, frozen=True, kw_only=True):
     arrival_step: Count
     """The request is added when the engine has made this many steps (or has none left to make)."""
     sampling: Sampling
+    abort_step: Count | None = None
+    """The request is aborted when the engine has made this many steps, if it is not done."""
 
 
 class Workload(Record, frozen=True, kw_only=True):
@@ -121,6 +123,8 @@ class Claim(Record, frozen=True, kw_only=True):
     """Why it is not applicable."""
     minima: dict[str, Count] = msgspec.field(default_factory=lambda: {"rows": 1})
     """Less measured than this (`Verdict.measured`) makes the claim `unknown`."""
+    exact: dict[str, Count] = {}
+    """What the checker must count in each step, by its own names; else the claim is `unknown`."""
 
 
 class KnownIssue(Record, frozen=True, kw_only=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from tprig.evidence.base import Count, Name, Number, Record, Seam, TokenId
+from tprig.evidence.collectives import CollectiveRecord, ForensicRecord
 from tprig.evidence.oracle import OracleCall, ReplayRecord
 
 
@@ -151,7 +152,7 @@ class LedgerEvent(Record, frozen=True, kw_only=True, tag="test"):
 
 OutputRecord = Emission | Refusal
 StepRecord = Step | Fault
-RankRecord = Verification | StageDigest | OracleCall | Seam | Fault
+RankRecord = Verification | StageDigest | OracleCall | Seam | Fault | CollectiveRecord
 EngineRecord = EngineEvent
 LedgerRecord = LedgerEvent
 
@@ -159,6 +160,7 @@ STREAMS: dict[str, object] = {
     "outputs": OutputRecord,
     "steps": StepRecord,
     "rank": RankRecord,
+    "forensics": ForensicRecord,
     "engine": EngineRecord,
     "ledger": LedgerRecord,
     "replay": ReplayRecord,

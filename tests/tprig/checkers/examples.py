@@ -1,6 +1,6 @@
 """For each anomaly a literal history that shows it, next to one that does not.
 
-All are made of one request whose four rows, drafts and counters are written out here.
+Those of outputs are made of one request whose four rows, drafts and counters are written out here.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from tests.fakes import histories, oracles, rows
-from tests.tprig.checkers import edits, oracle_examples
+from tests.fakes import collectives, histories, oracles, rows
+from tests.tprig.checkers import collective_examples, edits, oracle_examples
 from tprig import evidence
 from tprig.history import RunHistory
 
@@ -260,6 +260,10 @@ EXAMPLES: Mapping[str, Example] = {
     **{
         name: Example(oracles.claim(), {"run": oracle_examples.CLEAN}, {"run": violating})
         for name, violating in oracle_examples.VIOLATING.items()
+    },
+    **{
+        name: Example(collectives.claim(), {"on": collective_examples.CLEAN}, {"on": violating})
+        for name, violating in collective_examples.VIOLATING.items()
     },
 }
 """Anomaly -> its example; the tests hold this complete over the table."""

@@ -12,6 +12,7 @@ from msgspec import structs
 
 from tests.fakes import histories
 from tests.tprig.checkers import edits
+from tprig.checkers import CHECKERS
 from tprig.checkers.verdict import judge_claim
 from tprig.evidence import Arm, Claim, Verdict
 from tprig.history import RunHistory
@@ -146,9 +147,12 @@ def test_what_was_not_recorded_can_not_have_been_judged() -> None:
     assert "expected verification among its recorders, found []" in found.reason
 
 
-def test_a_claim_that_excludes_nothing_is_none() -> None:
-    found = judged(histories.claim("masks", {"on": "on"}, anomalies=()), ON)
-    assert (found.verdict, found.reason) == ("unknown", "the claim excludes no anomaly")
+def test_what_another_program_recorded_has_no_engine_of_ours() -> None:
+    assert CHECKERS["rank_order"].roles == ()
+    bare = replace(ON, engine=None)
+    claim = histories.claim("rank_order", {"imported": "on"})
+    assert "engine of run on" not in judged(claim, bare).reason
+    assert "engine of run on" in judged(histories.claim("rank_order", {"on": "on"}), bare).reason
 
 
 def test_a_fault_that_is_the_claim_s_own_is_no_obstacle() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.tprig.engine.bench import LONG, PATIENCE_S, Bench, Witness, left, order, spec
-from tprig.engine import Deadlines, Engine, EngineError
+from tprig.engine import Deadlines, Engine, EngineError, Order
 from tprig.template import Template
 
 NEVER = Deadlines(progress_s=10 * PATIENCE_S)
@@ -54,11 +54,13 @@ def serves(bench: Bench, template: Template | None = None) -> bool:
     return complete
 
 
-def struck(bench: Bench, engine: Engine, strike: Strike) -> EngineError:
+def struck(
+    bench: Bench, engine: Engine, strike: Strike | None, asked: Order | None = None
+) -> EngineError:
     """Run until the engine is lost, and stop it; nothing of it is left."""
     with Witness(engine.processes.pids()) as witness:
         with pytest.raises(EngineError) as caught:
-            engine.run(order("r", LONG), strike)
+            engine.run(asked or order("r", LONG), strike)
         assert not engine.serving
         engine.stop()
         assert witness.living() == []

@@ -188,6 +188,22 @@ def test_every_request_arrives_at_its_step_or_when_nothing_is_left(
     ]
 
 
+def test_requests_are_aborted_when_their_time_has_come(foreign: Foreign, folder: Path) -> None:
+    """One that is done by then is aborted all the same, which vLLM takes for nothing."""
+    requests = [
+        request("served", max_tokens=8),
+        {**request("cut", max_tokens=8), "abort_step": 2},
+        {**request("done", max_tokens=2), "abort_step": 3},
+    ]
+    run = order(folder, *requests, ranks=str(folder / "aborts"))
+    answer = foreign("hosts", "serve", folder=str(folder), messages=[run, STOP])
+    assert answer["aborted"] == [[2, "cut"], [3, "done"]]
+    emitted = [m for m in decoded(answer) if isinstance(m, evidence.Emission)]
+    assert [m.step for m in emitted if m.request == "cut"] == [0, 1]
+    assert [m.step for m in emitted if m.request == "served"] == [0, 1, 2, 3]
+    assert tags(answer)[-2:] == ["done", "stopped"]
+
+
 def test_a_run_without_requests_is_done_at_once(foreign: Foreign, folder: Path) -> None:
     run = order(folder, ranks=str(folder / "empty"))
     answer = foreign("hosts", "serve", folder=str(folder), messages=[run, STOP])

@@ -10,6 +10,7 @@ from typing import Any
 
 from tprig_inject import seams
 from tprig_inject.hooks import Hooks, Layer, Wrap
+from tprig_inject.log import Log
 
 
 @dataclass
@@ -26,6 +27,8 @@ class Context:
     """The bundle's folder of captured calls; None where none may be kept."""
     step: int = -1
     """Model steps that this process has begun in this run, less one."""
+    log: Log | None = None
+    """The collectives of this process, where they are recorded."""
     _removers: list[Callable[[], Any]] = field(default_factory=list)
 
     def wrap(self, seam: str, layer: Layer, wrap: Wrap) -> None:

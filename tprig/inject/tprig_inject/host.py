@@ -179,7 +179,9 @@ class Run:
         self._statistics = statistics
         self._message = message
         self._session = Session(hooks())
-        self._pending = deque(sorted(message["requests"], key=lambda r: r["arrival_step"]))
+        requests = message["requests"]
+        self._pending = deque(sorted(requests, key=lambda r: r["arrival_step"]))
+        self._aborts = {r["id"]: at for r in requests if (at := r.get("abort_step")) is not None}
         self._clock = records.Clock()
         self._names: dict[str, str] = {}
         self._emitted: dict[str, int] = {}
@@ -218,6 +220,7 @@ class Run:
     def _loop(self) -> None:
         step = 0
         while self._admit(step):
+            self._abort(step)
             start_ns = self._clock.now_ns()
             outputs = self._engine.step()
             end_ns = self._clock.now_ns()
@@ -239,6 +242,12 @@ class Run:
             while self._pending and self._pending[0]["arrival_step"] == due:
                 self._add(self._pending.popleft())
         return bool(self._engine.has_unfinished_requests())
+
+    def _abort(self, step: int) -> None:
+        """Abort the requests whose time has come; one that is done is none of vLLM's any more."""
+        for request in [name for name, at in self._aborts.items() if at <= step]:
+            del self._aborts[request]
+            self._engine.abort_request([request])
 
     def _add(self, request: dict[str, Any]) -> None:
         try:

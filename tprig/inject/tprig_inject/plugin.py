@@ -24,6 +24,11 @@ def load() -> None:
         from tprig_inject import interpreter
 
         interpreter.supply()
+    if settings.platform == "cuda":
+        from tprig_inject import worker
+        from tprig_inject.recorders import graphs
+
+        graphs.watch(worker.hooks())
     if settings.ranks_per_device > 1:
         from tprig_inject import oversubscription
 

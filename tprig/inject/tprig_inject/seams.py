@@ -30,7 +30,111 @@ class Seam:
 
 _GPU = "vllm.v1.worker.gpu"
 
+_PARALLEL = "vllm.distributed.parallel_state"
+_DEVICE = "vllm.distributed.device_communicators"
+
+
+def _group(method: str, *parameters: str) -> Seam:
+    return Seam(_PARALLEL, f"GroupCoordinator.{method}", ("self", *parameters))
+
+
+def _shm(method: str, *parameters: str) -> Seam:
+    target = f"{_DEVICE}.cpu_communicator"
+    return Seam(target, f"_CPUSHMDistributed.{method}", ("self", *parameters))
+
+
+def _nccl(method: str, *parameters: str) -> Seam:
+    parameters = ("self", *parameters, "comm", "stream")
+    return Seam(f"{_DEVICE}.pynccl_wrapper", f"NCCLLibrary.nccl{method}", parameters)
+
+
+_BUFFERS = ("sendbuff", "recvbuff")
+
+COLLECTIVE_SEAMS: Mapping[str, Seam] = {
+    "group.all_reduce": _group("_all_reduce_out_place", "input_"),
+    "group.all_gather": _group("_all_gather_out_place", "input_", "dim"),
+    "group.reduce_scatter": _group("_reduce_scatter_out_place", "input_", "dim"),
+    "group.all_gatherv": _group("all_gatherv", "input_", "dim", "sizes"),
+    "group.reduce_scatterv": _group("reduce_scatterv", "input_", "dim", "sizes"),
+    "group.gather": _group("gather", "input_", "dst", "dim"),
+    "group.broadcast": _group("broadcast", "input_", "src"),
+    "group.broadcast_object": _group("broadcast_object", "obj", "src"),
+    "group.broadcast_object_list": _group("broadcast_object_list", "obj_list", "src"),
+    "group.broadcast_tensor_dict": _group("broadcast_tensor_dict", "tensor_dict", "src"),
+    "group.send": _group("send", "tensor", "dst"),
+    "group.recv": _group("recv", "size", "dtype", "src"),
+    "group.barrier": _group("barrier"),
+    "cpu_shm.all_reduce": _shm("all_reduce", "input"),
+    "cpu_shm.gather": _shm("gather", "input", "gather_list", "dst"),
+    "cpu_shm.all_gather": _shm("all_gather_into_tensor", "output", "input"),
+    "message_queue.broadcast_object": Seam(
+        f"{_DEVICE}.shm_broadcast", "MessageQueue.broadcast_object", ("self", "obj")
+    ),
+    **{
+        f"torch.{name}": Seam("torch.distributed", name, parameters)
+        for name, parameters in {
+            "all_reduce": ("tensor", "op", "group"),
+            "all_gather_into_tensor": ("output_tensor", "input_tensor", "group"),
+            "gather": ("tensor", "gather_list", "dst", "group"),
+            "reduce_scatter_tensor": ("output", "input", "op", "group"),
+            "broadcast": ("tensor", "src", "group"),
+            "broadcast_object_list": ("object_list", "src", "group"),
+            "send": ("tensor", "dst", "group"),
+            "recv": ("tensor", "src", "group"),
+            "barrier": ("group",),
+            "all_to_all_single": (
+                *("output", "input", "output_split_sizes", "input_split_sizes", "group"),
+            ),
+        }.items()
+    },
+    "nccl.all_reduce": _nccl("AllReduce", *_BUFFERS, "count", "datatype", "op"),
+    "nccl.reduce": _nccl("Reduce", *_BUFFERS, "count", "datatype", "op", "root"),
+    "nccl.reduce_scatter": _nccl("ReduceScatter", *_BUFFERS, "count", "datatype", "op"),
+    "nccl.all_gather": _nccl("AllGather", *_BUFFERS, "count", "datatype"),
+    "nccl.send": _nccl("Send", "sendbuff", "count", "datatype", "dest"),
+    "nccl.recv": _nccl("Recv", "recvbuff", "count", "datatype", "src"),
+    "nccl.broadcast": _nccl("Broadcast", *_BUFFERS, "count", "datatype", "root"),
+    "custom.all_reduce": Seam(
+        f"{_DEVICE}.custom_all_reduce", "CustomAllreduce.custom_all_reduce", ("self", "input")
+    ),
+    "custom.all_gather": Seam(
+        f"{_DEVICE}.custom_all_reduce", "CustomAllreduce.custom_all_gather", ("self", "inp")
+    ),
+    "custom.reduce_scatter": Seam(
+        f"{_DEVICE}.custom_all_reduce", "CustomAllreduce.custom_reduce_scatter", ("self", "inp")
+    ),
+    "quick.all_reduce": Seam(
+        f"{_DEVICE}.quick_all_reduce", "QuickAllReduce.quick_all_reduce", ("self", "inp")
+    ),
+    "symm_mem.all_reduce": Seam(
+        f"{_DEVICE}.symm_mem", "SymmMemCommunicator.all_reduce", ("self", "inp")
+    ),
+    "flashinfer.all_reduce": Seam(
+        f"{_DEVICE}.flashinfer_all_reduce",
+        "FlashInferAllReduce.all_reduce",
+        ("self", "input_tensor"),
+    ),
+    "flashinfer_pcie.all_reduce": Seam(
+        f"{_DEVICE}.flashinfer_pcie_ipc_all_reduce",
+        "FlashInferPcieIpcAllReduce.all_reduce",
+        ("self", "inp"),
+    ),
+    "graph.capture_begin": Seam("torch.cuda", "CUDAGraph.capture_begin", ("self",)),
+    "graph.capture_end": Seam("torch.cuda", "CUDAGraph.capture_end", ("self",)),
+    "graph.replay": Seam("torch.cuda", "CUDAGraph.replay", ("self",)),
+}
+"""Where collectives pass, on any platform."""
+
 SEAMS: Mapping[str, Seam] = {
+    **COLLECTIVE_SEAMS,
+    "model_runner.dispatch": Seam(
+        f"{_GPU}.model_runner",
+        "dispatch_cg_and_sync_dp",
+        ("cudagraph_manager", "num_reqs", "num_tokens"),
+    ),
+    "speculator.propose": Seam(
+        f"{_GPU}.spec_decode.speculator", "BaseSpeculator.propose", ("self", "input_batch")
+    ),
     "model_runner.execute_model": Seam(
         f"{_GPU}.model_runner", "GPUModelRunner.execute_model", ("self", "scheduler_output")
     ),

@@ -59,6 +59,7 @@ class Engine:
         self._trouble = trouble
         self._worker = Worker()
         self._left: dict[str, int] = {}
+        self.aborted: list[tuple[int, str]] = []
         self._step = 0
 
     def _shut_down(self) -> None:
@@ -73,6 +74,11 @@ class Engine:
         self.added.append((self._step, name))
         self.params[name] = params
         self._left[name] = params.max_tokens
+
+    def abort_request(self, names: list[str]) -> None:
+        for name in names:
+            self.aborted.append((self._step, name))
+            self._left.pop(name, None)
 
     def has_unfinished_requests(self) -> bool:
         return bool(self._left)
@@ -211,6 +217,7 @@ def _facts(facts: dict[str, Any], engines: list[Engine]) -> dict[str, Any]:
     arguments = facts["arguments"]
     return {
         "added": engine.added,
+        "aborted": engine.aborted,
         "down": engine.down,
         "params": {name: repr(params) for name, params in engine.params.items()},
         "arguments": [arguments.model, arguments.seed, arguments.worker_extension_cls],

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tprig_inject.context import Context
-from tprig_inject.faults import masks
+from tprig_inject.faults import masks, ranks
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,8 @@ class Fault:
     """The class of real bug that it stands for."""
     anomaly: str
     """The anomaly that must name it."""
+    lethal: bool = False
+    """True when the engine is lost to it: such a fault is tried on an engine of its own."""
 
 
 FAULTS: Mapping[str, Fault] = {
@@ -46,5 +48,12 @@ FAULTS: Mapping[str, Fault] = {
         "core",
         "a mask chunk dropped between scheduler and output processor",
         "mask.absent",
+    ),
+    "gather-skipped": Fault(
+        ranks.gather_skipped,
+        "worker",
+        "a branch around a collective that one rank takes and its peers do not",
+        "collective.missing",
+        lethal=True,
     ),
 }

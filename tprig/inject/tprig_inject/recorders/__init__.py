@@ -7,7 +7,14 @@ from dataclasses import dataclass
 from functools import partial
 
 from tprig_inject.context import Context
-from tprig_inject.recorders import chunk_rows, oracle, stages, verification
+from tprig_inject.recorders import (
+    chunk_rows,
+    collectives,
+    decisions,
+    oracle,
+    stages,
+    verification,
+)
 
 
 @dataclass(frozen=True)
@@ -24,6 +31,9 @@ RECORDERS: Mapping[str, Recorder] = {
     "oracle": Recorder(oracle.install, oracle.SEAMS),
     "chunk-rows": Recorder(chunk_rows.install, chunk_rows.SEAMS),
     "verification": Recorder(verification.install, verification.SEAMS),
+    # In this order: decisions say how many collectives came before them.
+    "collectives": Recorder(collectives.install, collectives.SEAMS),
+    "decisions": Recorder(decisions.install, decisions.SEAMS),
     **{
         f"stage:{stage}": Recorder(install, stages.SEAMS[stage])
         for stage, install in stages.INSTALLERS.items()
