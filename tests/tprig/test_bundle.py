@@ -124,6 +124,25 @@ RANK = [
         ],
     )
 ]
+COLLECTIVES: list[evidence.RankRecord] = [
+    *RANK,
+    evidence.Coverage(path="all_reduce", layer="wire", hooked=True, needed=True, detail="é"),
+    evidence.Operation(
+        id=0, layer="semantic", kind="all_reduce", backend=None, group="tp:0", ranks=[0, 1],
+        shape=[4, 8], dtype="bfloat16", reduction="sum", location=["model.py:forward:7"],
+    ),
+    evidence.Decision(
+        step=0, at=0, kind="schedule",
+        facts={"tokens": {"q": 4}, "finished": ["z"], "run": True, "graph": None, "k": 3, "n": "x"},
+    ),
+    evidence.Calls(first=0, operations=[0, 0], enter_ns=[5, 9], leave_ns=[7, 11]),
+    evidence.Calls(first=2, operations=[0], enter_ns=[], leave_ns=[]),
+    evidence.GraphTemplate(key="graph 0", digest="0" * 32, operations=[0]),
+]  # fmt: skip
+FORENSICS = [
+    evidence.Progress(rank=1, at_ns=9, state="stopped", entered=4, left=3, step=None),
+    evidence.Ring(rank=1, first=2, operations=[0, 0], enter_ns=[5, 9], leave_ns=[7, None]),
+]
 LEDGER = [evidence.LedgerEvent(test="t", event="planned", at="2026-01-01T00:00:00.000000Z")]
 
 DOCUMENTS: dict[str, evidence.Record] = {
@@ -141,8 +160,11 @@ STREAMS: dict[str, tuple[str, str, list[evidence.Record]]] = {
     "runs/r1/outputs.jsonl": ("outputs", "r1", list(OUTPUTS)),
     "runs/r1/steps.jsonl": ("steps", "r1", list(STEPS)),
     "runs/r1/ranks/rank0.jsonl": ("rank", "r1", list(RANK)),
-    "runs/r1/ranks/rank1.jsonl": ("rank", "r1", list(RANK)),
+    "runs/r1/ranks/rank1.jsonl": ("rank", "r1", list(COLLECTIVES)),
+    "runs/r1/forensics.jsonl": ("forensics", "r1", list(FORENSICS)),
 }
+NEEDED = [path for path in (*DOCUMENTS, *STREAMS) if not path.endswith("/forensics.jsonl")]
+"""What every bundle has; of a run that did not hang there is no more to tell."""
 
 
 def write_sample(folder: Path, *, sealed: bool = True) -> Path:
@@ -170,6 +192,7 @@ def loaded_stream(bundle: Bundle, path: str) -> object:
         "runs/r1/steps.jsonl": run and run.steps,
         "runs/r1/ranks/rank0.jsonl": run and run.ranks.get(0),
         "runs/r1/ranks/rank1.jsonl": run and run.ranks.get(1),
+        "runs/r1/forensics.jsonl": run and run.forensics,
     }
     return streams[path]
 

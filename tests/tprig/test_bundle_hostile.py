@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tests.tprig.test_bundle import (
     ARM,
     DOCUMENTS,
+    NEEDED,
     RUN,
     STREAMS,
     loaded_document,
@@ -237,7 +238,7 @@ def test_what_is_no_regular_file_is_never_read(
     assert path not in STREAMS or loaded_stream(bundle, path) is None
 
 
-@pytest.mark.parametrize("path", [*DOCUMENTS, *STREAMS])
+@pytest.mark.parametrize("path", NEEDED)
 def test_a_folder_in_a_files_place_is_not_the_file(root: Path, path: str) -> None:
     (root / path).unlink()
     (root / path).mkdir()

@@ -10,6 +10,7 @@ import pytest
 
 from tests.tprig.test_bundle import (
     DOCUMENTS,
+    NEEDED,
     RUN,
     STREAMS,
     loaded_document,
@@ -78,11 +79,18 @@ def test_a_manifest_cut_at_any_byte_is_damaged(root: Path) -> None:
         assert not bundle.sealed
 
 
-@pytest.mark.parametrize("path", [*DOCUMENTS, *STREAMS])
+@pytest.mark.parametrize("path", NEEDED)
 def test_a_file_that_was_never_written_is_missing(root: Path, path: str) -> None:
     (root / path).unlink()
     bundle = load(root)
     assert problems(bundle) == {"manifest.json": "missing", path: "missing"}
+
+
+def test_forensics_are_of_a_run_that_hung_and_missed_by_no_other(root: Path) -> None:
+    (root / "runs/r1/forensics.jsonl").unlink()
+    bundle = load(root)
+    assert problems(bundle) == {"manifest.json": "missing"}
+    assert bundle.runs["r1"].forensics is None
 
 
 def resealed(root: Path) -> Bundle:
