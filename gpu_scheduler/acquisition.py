@@ -286,6 +286,8 @@ class Acquisition:
             snapshots, refused = truth.examine(known, locks, self._request, self._folder)
             self._refused |= refused
             if refused:
+                # What it claims, it must now claim anew.
+                self._records_count = False
                 return None
             undo.pop_all()
         record = encode(Owner.current(self._request.test, self._lease_id))
@@ -330,6 +332,7 @@ class Acquisition:
         self._records_count = quiet_s < _QUIET_S and self._left_s() > 0
         if self._refused and time.monotonic() - self._looked_s >= _POLL_DRIVER_S:
             self._look_again()
+            self._records_count = False
 
     def _tell(self) -> None:
         if self._on_wait is None:
