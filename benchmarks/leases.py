@@ -232,6 +232,13 @@ class Storm:
             self.kills[died] += 1
         self.pids[worker] = self._start(worker)
 
+    def replace_failed(self) -> None:
+        """Counts workers that ended by themselves, which none should, and starts others."""
+        for worker, pid in enumerate(self.pids):
+            if os.waitpid(pid, os.WNOHANG)[0]:
+                self.failed += 1
+                self.pids[worker] = self._start(worker)
+
     def _find(self, phase: int) -> int:
         """Returns a worker that is in a phase, any worker when none is for a while."""
         workers = self._rng.sample(range(WORKERS), WORKERS)
@@ -258,6 +265,9 @@ def storm(grants: int, kills: int, seed: int, *, locks: bool = True) -> Section:
         current = Storm(folder, seed)
         try:
             while current.grants < grants or min(current.kills.values()) < kills:
+                current.replace_failed()
+                if current.failed or (folder / "accusations").exists():
+                    break  # The bound is missed, and nobody may get on from here.
                 if min(current.kills.values()) < kills:
                     current.kill_one()
                 else:

@@ -27,7 +27,7 @@ from gpu_scheduler import tickets, truth
 from gpu_scheduler.device import Device
 from gpu_scheduler.errors import LeaseTimeout, Unsatisfiable
 from gpu_scheduler.locks import HeldLock, LockFolder, release_all
-from gpu_scheduler.owner import Owner, encode
+from gpu_scheduler.owner import Owner, encode, is_alive
 from gpu_scheduler.placement import (
     Claim,
     Refusal,
@@ -45,7 +45,9 @@ from gpu_scheduler.watch import Watch
 _GATE_PATIENCE_S = 2.0
 """A request that does not want to wait still waits for the gate, which others hold for moments."""
 _GATE_FIRST_S = 0.000_05
-_GATE_MOST_S = 0.002
+_GATE_MOST_S = 0.000_5
+_QUIET_S = 0.05
+"""Records only explain. When nothing was told for so long, what they say is not believed."""
 _POLL_DRIVER_S = 0.5
 """Asking the driver for its processes can take tens of milliseconds."""
 _TELL_S = 1.0
@@ -107,6 +109,8 @@ class Acquisition:
         self._leased: frozenset[str] = frozenset()
         self._kept: frozenset[str] = frozenset()
         """Devices that were free and kept for those ahead."""
+        self._records_count = False
+        """Whether to believe the records of holders, instead of trying their locks."""
         self._behind: Ticket | None = None
         """One ahead that keeps all that this request could use: it must go first."""
         self._told: tuple[float, object] | None = None
@@ -122,7 +126,7 @@ class Acquisition:
             ends.callback(self._leave)
             watch: Watch | None = None
             while True:
-                if not self._must_wait() and (locks := self._collect()) is not None:
+                if not self._in_vain() and (locks := self._collect()) is not None:
                     grant = self._examined(locks)
                     if grant is not None:
                         return grant
@@ -137,6 +141,23 @@ class Acquisition:
         if self._behind is not None:
             self._behind = tickets.stands(self._folder.queue, self._request.kind, self._behind)
         return self._behind is not None and covers(self._behind.claim, self._ids())
+
+    def _in_vain(self) -> bool:
+        """Whether it is certain, without the gate, that there is nothing to be had yet."""
+        return self._must_wait() or (self._records_count and self._surely_leased())
+
+    def _surely_leased(self) -> bool:
+        """Whether too many devices bear the record of a holder that lives."""
+        missing, spare = self._request.count, len(self._usable()) - self._request.count
+        for id_ in self._ids():
+            holder = self._folder.read_record(id_)
+            if holder is not None and is_alive(holder):
+                spare -= 1
+            else:
+                missing -= 1
+            if spare < 0 or missing <= 0:
+                break
+        return spare < 0
 
     # --- under the gate ------------------------------------------------------------------------
 
@@ -265,6 +286,8 @@ class Acquisition:
             snapshots, refused = truth.examine(known, locks, self._request, self._folder)
             self._refused |= refused
             if refused:
+                # What it claims, it must now claim anew.
+                self._records_count = False
                 return None
             undo.pop_all()
         record = encode(Owner.current(self._request.test, self._lease_id))
@@ -297,6 +320,7 @@ class Acquisition:
             paths = [str(self._folder.path)]
             if self._kept:
                 paths.append(str(self._folder.queue.path))
+        self._records_count = True
         if watch.turn_to(paths):
             # What has happened until now is looked at once more.
             return
@@ -304,9 +328,11 @@ class Acquisition:
         most_s = self._left_s()
         if self._refused:
             most_s = min(most_s, self._looked_s + _POLL_DRIVER_S - time.monotonic())
-        watch.wait(max(0.0, most_s))
+        quiet_s = watch.wait(max(0.0, most_s))
+        self._records_count = quiet_s < _QUIET_S and self._left_s() > 0
         if self._refused and time.monotonic() - self._looked_s >= _POLL_DRIVER_S:
             self._look_again()
+            self._records_count = False
 
     def _tell(self) -> None:
         if self._on_wait is None:

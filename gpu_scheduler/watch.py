@@ -60,11 +60,14 @@ class Watch:
             self._drain()
         return True
 
-    def wait(self, most_s: float) -> None:
+    def wait(self, most_s: float) -> float:
         """Sleeps until something happened, but never longer than `most_s`.
 
         What happens between two waits ends the second one at once. Without events each sleep lasts
         twice as long as the one before, up to a bound.
+
+        Returns:
+            For how many seconds nothing happened; 0 when something did.
         """
         sleep_s = min(self._next_s, most_s)
         told = bool(self._poll.poll(max(0.0, sleep_s) * 1000))
@@ -72,6 +75,7 @@ class Watch:
             self._drain()
         bound_s = _MOST_S if self._watched and min(self._watched) >= 0 else _MOST_UNTOLD_S
         self._next_s = _FIRST_S if told else min(2 * self._next_s, bound_s)
+        return 0.0 if told else sleep_s
 
     def _drain(self) -> None:
         if self._descriptor is not None:

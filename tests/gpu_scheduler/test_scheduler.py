@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 
 import msgspec
+import psutil
 import pynvml
 import pytest
 
@@ -15,7 +16,7 @@ from gpu_scheduler import host as this_host
 from gpu_scheduler.acquisition import Blocked
 from gpu_scheduler.device import Gpu
 from gpu_scheduler.errors import LeaseTimeout, Unsatisfiable, VisibilityError
-from gpu_scheduler.locks import LockFolder
+from gpu_scheduler.locks import HeldLock, LockFolder
 from gpu_scheduler.placement import Topology
 from gpu_scheduler.scheduler import Lease, lease
 from gpu_scheduler.tickets import gate_name, waiting
@@ -425,14 +426,51 @@ def test_gate_that_stays_locked_is_told(
     gpus(2).release()
 
 
+def stop_outside_of_the_gate(child: Child, folder: LockFolder) -> None:
+    gates: list[HeldLock | None] = []
+
+    def enter() -> bool:
+        gates.append(folder.queue.try_lock(gate_name("cuda")))
+        return gates[-1] is not None
+
+    until(enter)
+    os.kill(child.process.pid, signal.SIGSTOP)
+    until(lambda: psutil.Process(child.process.pid).status() == psutil.STATUS_STOPPED)
+    gate = gates.pop()
+    assert gate is not None
+    gate.release()
+
+
 def test_stopped_waiter_holds_nobody_up_for_longer_than_it_wanted_to_wait(
     folder: LockFolder,
 ) -> None:
     with holder(1, "first") as first, holder_after(first, 2, "wide") as wide:
         until(lambda: standing(folder) == ["wide"])
-        os.kill(wide.process.pid, signal.SIGSTOP)
+        stop_outside_of_the_gate(wide, folder)
         (ticket,) = waiting(folder.queue, "cuda")
         late = msgspec.structs.replace(ticket, deadline_s=0.0)
         name = tickets.slot_name("cuda", ticket.slot)
         folder.queue.write_file(name, "owner", msgspec.json.encode(late))
         gpus(1, wait_s=PATIENCE_S).release()
+
+
+def test_request_keeps_its_place_when_the_driver_objects(
+    host: FakeNvml, folder: LockFolder
+) -> None:
+    """What it was given turns out to be in use: it goes on waiting, and claims what is left."""
+    with holder(2, "first") as first:
+        first.hear()
+        claims: list[tuple[int, tuple[str, ...]]] = []
+
+        def object_once(_sessions: int) -> None:
+            for ticket in waiting(folder.queue, "cuda"):
+                claims.append((ticket.claim.count, ticket.claim.among))
+                busy = ticket.claim.count == 0 and len(claims) < 9
+                host.gpus[0].processes = [(os.getppid(), GIB)] if busy else []
+
+        host.on_init = object_once
+        gpus(2, wait_s=PATIENCE_S, on_wait=lambda _: first.tell()).release()
+    # Examined, looked at again while it claims only the other, and examined again.
+    assert claims[0][0] == 0
+    assert (2, (host.gpus[1].uuid,)) in claims
+    assert claims[-1][0] == 0

@@ -15,16 +15,16 @@ LONG_S = PATIENCE_S
 class Sleeps(Watch):
     """Never gives up by itself: a test that misses an event fails by pytest's own patience."""
 
-    def wait(self, most_s: float) -> None:
+    def wait(self, most_s: float) -> float:
         self._next_s = most_s
-        super().wait(most_s)
+        return super().wait(most_s)
 
 
 def test_close_after_writing_ends_the_sleep(tmp_path: Path) -> None:
     with Sleeps() as waiting:
         assert waiting.turn_to([str(tmp_path)])
         (tmp_path / "a").write_text("x")
-        waiting.wait(LONG_S)
+        assert waiting.wait(LONG_S) == 0
         assert waiting._next_s == watch._FIRST_S
 
 
@@ -36,7 +36,7 @@ def test_end_of_a_process_ends_the_sleep(tmp_path: Path) -> None:
         if pid == 0:
             os.open(tmp_path / "a", os.O_WRONLY)
             os._exit(0)
-        waiting.wait(LONG_S)
+        assert waiting.wait(LONG_S) == 0
         assert waiting._next_s == watch._FIRST_S
         os.waitpid(pid, 0)
 
@@ -69,7 +69,7 @@ def test_sleeps_grow_up_to_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr(waiting, "_poll", Recorder(lengths))
         for _ in range(12):
             waiting.wait(LONG_S)
-        waiting.wait(0.1)
+        assert waiting.wait(0.1) == 0.1
     assert lengths[:3] == [2, 4, 8]
     assert lengths[-2:] == [watch._MOST_S * 1000, 100]
 
