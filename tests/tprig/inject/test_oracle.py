@@ -66,7 +66,9 @@ class Captured:
 @pytest.fixture(scope="module")
 def captured(foreign: Foreign, tmp_path_factory: pytest.TempPathFactory) -> Captured:
     folder = tmp_path_factory.mktemp("captured") / "oracles"
-    answer = foreign("oracle", "capture", folder=str(folder), recorders=["oracle"], calls=CALLS)
+    answer = foreign(
+        "oracle", "capture", folder=str(folder), recorders=["oracle"], calls=CALLS, compare=True
+    )
     return Captured(folder, answer)
 
 
@@ -118,7 +120,7 @@ def test_the_reference_agrees_with_vllm(captured: Captured) -> None:
 
 
 def run_again(
-    foreign: Foreign, captured: Captured, name: str, keep: Path, *faults: str, repetitions: int = 3
+    foreign: Foreign, captured: Captured, name: str, keep: Path, *faults: str, repetitions: int = 2
 ) -> ReplayHistory:
     call = captured.history(name)
     planned = evidence.PlannedCall(call=name, arms=arms(call.tensors()))
@@ -160,7 +162,7 @@ def test_replays_are_exact(
     assert name is not None
     replay = run_again(foreign, captured, name, tmp_path / "kept")
     assert replay.results is not None
-    assert len(replay.results.records) == 3 * (1 if CALLS[number]["greedy"] else 2)
+    assert len(replay.results.records) == 2 * (1 if CALLS[number]["greedy"] else 2)
     judgement = ORACLE.function(oracles.claim(), {"run": captured.run((replay,))})
     assert judgement.findings == []
     assert judgement.measured["exact"] == 1
@@ -222,7 +224,6 @@ def test_calls_are_chosen_by_number_step_and_content(
     found = chosen(foreign, tmp_path / "oracles", options)
     assert [one.number for one in found.said] == kept
     assert len(list((tmp_path / "oracles").iterdir())) == len(kept)
-    assert found.same == [True] * len(CALLS)
     assert found.restored
 
 
@@ -239,7 +240,7 @@ def test_what_a_record_cannot_hold_is_not_captured_and_the_engine_goes_on(
     foreign: Foreign, tmp_path: Path
 ) -> None:
     calls = [{**CALLS[0], "custom": True}, CALLS[1]]
-    found = chosen(foreign, tmp_path / "oracles", "most=8", calls=calls)
+    found = chosen(foreign, tmp_path / "oracles", "most=8", calls=calls, compare=True)
     (reason, other) = (one.reason for one in found.said)
     assert reason is not None
     assert "logits processors ['LogitBiasState', 'PenaltiesState', 'BadWordsState', '_Cus" in reason
@@ -253,12 +254,13 @@ def test_a_seam_that_moved_leaves_all_of_the_recorder_out(
     foreign: Foreign, tmp_path: Path, seam: str
 ) -> None:
     moved = {seam: {"parameters": ["self", "moved"]}}
-    found = chosen(foreign, tmp_path / "oracles", "most=8", seams=moved)
+    calls = CALLS[:1]
+    found = chosen(foreign, tmp_path / "oracles", "most=8", calls=calls, seams=moved, compare=True)
     assert found.said == []
     (record,) = found.records
     assert isinstance(record, evidence.Seam)
     assert (record.name, record.ok) == ("oracle", False)
-    assert found.same == [True] * len(CALLS)
+    assert found.same == [True]
     assert found.restored
     run = found.run()
     verdict = judge_claim(oracles.claim(), {oracles.RUN: dataclasses.replace(run, id=oracles.RUN)})
@@ -311,7 +313,8 @@ def test_chunks_are_as_small_as_they_are_asked_to_be(foreign: Foreign, tmp_path:
         "capture",
         folder=str(tmp_path / "oracles"),
         recorders=["chunk-rows?most=5", "oracle"],
-        calls=CALLS,
+        calls=CALLS[-1:],
+        compare=True,
     )
     found = Captured(tmp_path / "oracles", answer)
     for one in found.said:
@@ -319,7 +322,7 @@ def test_chunks_are_as_small_as_they_are_asked_to_be(foreign: Foreign, tmp_path:
         flags = found.history(one.call).call.flags
         assert (flags.chunk_logits, flags.chunks) == (5, 4)
         assert "chunked" in one.traits
-    assert found.same == [True] * len(CALLS), "chunks change nothing"
+    assert found.same == [True], "chunks change nothing"
     name = found.said[-1].call
     assert name is not None
     replay = run_again(foreign, found, name, tmp_path / "kept")
@@ -368,15 +371,14 @@ def test_an_exported_call_runs_without_us_and_tells_another_result(
     """One sound call, and one whose returned tokens were changed."""
     bundle = tmp_path / "bundle"
     shutil.copytree(captured.folder, bundle / "oracles")
-    first, last = (captured.said[number].call or "" for number in (0, -1))
+    first, greedy = (captured.said[number].call or "" for number in (0, 1))
     sound = export(captured.history(first), bundle, tmp_path / "out")
-    broken = export(captured.history(last), bundle, tmp_path / "out")
-    data = next((tmp_path / "out").glob(f"oracle_{last[:12]}*"))
+    broken = export(captured.history(greedy), bundle, tmp_path / "out")
+    data = next((tmp_path / "out").glob(f"oracle_{greedy[:12]}*"))
     tensors = load_file(data)
     tensors["sampled"][0] += 1
     save_file(tensors, data)
     found = bare(tmp_path / "out", sound.name, broken.name)
-    assert "2 failed, 4 passed" in found.stdout, found.stdout + found.stderr
+    assert "1 failed, 3 passed, 1 skipped" in found.stdout, found.stdout + found.stderr
     assert "production: sampled differs first at [0]" in found.stdout
     assert f"FAILED {broken.name}::test_call[off]" in found.stdout
-    assert f"FAILED {broken.name}::test_call[on]" in found.stdout

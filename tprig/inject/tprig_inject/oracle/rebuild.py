@@ -174,6 +174,9 @@ class Arm:
     def _fill(self) -> None:
         slots = self._tensors["idx_mapping_np"].numpy()
         for name, buffer in uva_backed(self.sampler).items():
+            if name in NEWER and name not in self._tensors:
+                # Captured from an older vLLM, which did what the default does.
+                continue
             buffer.np[slots] = self._tensors[name].numpy()
             buffer.copy_to_uva()
         for name, find in HOST.items():
