@@ -30,13 +30,11 @@ def test_it_has_a_session_of_its_own() -> None:
 
 def test_on_the_deadline_nothing_that_it_started_lives_on(tmp_path: Path) -> None:
     started = tmp_path / "pid"
+    command = ["/bin/sh", "-c", f"sleep 1000 & echo $! > '{started}'; wait"]
     # A busy machine may end a short deadline before there is anything to end.
     for deadline_s in (0.5, 2, 8, 32, 128):
         with pytest.raises(CommandError, match=f"^no end within {deadline_s:g} s$"):
-            run(
-                ["/bin/sh", "-c", f"sleep 1000 & echo $! > '{started}'; wait"],
-                deadline_s=deadline_s,
-            )
+            run(command, deadline_s=deadline_s)
         if started.exists() and started.read_text():
             break
     with contextlib.suppress(psutil.NoSuchProcess):
