@@ -1,11 +1,12 @@
 """Measures leases on a host of eight fake GPUs, which the real nvidia-ml-py finds.
 
-    python benchmarks/leases.py [--quick] [--only storm|wide|ratio] [--seed 0]
+    python benchmarks/leases.py [--quick] [--only storm|wide|ratio|makespan] [--seed 0]
 
 * storm: eight processes take and free 1 to 8 of 8 devices while processes are killed inside
   acquire, hold and release. A witness apart from the locks tells when two hold one device.
 * wide: one process takes 8 of 8, again and again, against eight that hold one for 20 ms.
 * ratio: one uncontended acquire and release against a bare filelock's.
+* makespan: traces of 200 tests handed out by `--dist gpu`, in virtual time (`makespan.py`).
 
 Prints a line for each and a summary last; exits 1 when a bound is missed. `--without-locks` takes
 the locks out, to see that the witness sees.
@@ -35,6 +36,7 @@ import filelock
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import gpu_scheduler
+from benchmarks import makespan
 from gpu_scheduler import host
 from gpu_scheduler.locks import LOCK_DIR_VARIABLE
 from tests.fakes.nvml import host_of
@@ -425,6 +427,9 @@ def sections(options: argparse.Namespace) -> Iterator[Section]:
         yield ratio(5 if quick else 15, 100 if quick else 500)
     if only in (None, "wide"):
         yield wide(5.0 if quick else 20.0)
+    if only in (None, "makespan"):
+        lines, kept = makespan.measure(makespan.SEEDS)
+        yield Section("\n".join(lines), () if kept else ("makespan",))
     if only in (None, "storm"):
         grants, kills = (
             (options.grants, 0) if options.grants else ((2_000, 20) if quick else (100_000, 1_000))
@@ -438,7 +443,7 @@ def parsed(words: Sequence[str] | None) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--quick", action="store_true", help="under 50 s, with smaller counts")
-    parser.add_argument("--only", choices=("storm", "wide", "ratio"))
+    parser.add_argument("--only", choices=("storm", "wide", "ratio", "makespan"))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--grants", type=int, help="of the storm, which then kills nobody")
     parser.add_argument("--without-locks", action="store_true")
