@@ -65,11 +65,30 @@ class Gpu:
     processes: tuple[GpuProcess, ...] | None
     mig_enabled: bool | None
     """True when the GPU is split into MIG instances; `None` where it cannot be."""
+    instances: tuple[Gpu, ...] = ()
+    """Its MIG instances, each with the index and bus id of this GPU and a UUID of its own."""
+    parent_uuid: str | None = None
+    """The GPU that this MIG instance is a part of; `None` for a whole GPU."""
+    nvlink_peers: frozenset[str] | None = None
+    """UUIDs of the GPUs that it reaches over NVLink, by a switch or directly; `None`: unknown."""
+    p2p_peers: frozenset[str] | None = None
+    """UUIDs of the GPUs whose memory it can read, whatever the way; `None`: unknown."""
+    beside_mig: bool = False
+    """True when a GPU of this host is split: what ordinals then mean is not documented."""
 
     @property
     def id(self) -> str:
         """The UUID."""
         return self.uuid
+
+    @property
+    def cuda_name(self) -> str:
+        """What names it in CUDA_VISIBLE_DEVICES under CUDA_DEVICE_ORDER=PCI_BUS_ID.
+
+        The ordinal where it is certain: several versions of vLLM call `int()` on the entries, or
+        look shortened UUIDs up in NVML, which knows only whole ones.
+        """
+        return self.uuid if self.parent_uuid or self.beside_mig else str(self.index)
 
     @property
     def memory_capacity_bytes(self) -> int | None:

@@ -35,6 +35,10 @@ class VisibilityError(GpuSchedulerError):
     """CUDA_VISIBLE_DEVICES names devices in an order that NVML cannot know."""
 
 
+class QuarantineError(GpuSchedulerError):
+    """A quarantine cannot be put in force or ended."""
+
+
 class Unsatisfiable(GpuSchedulerError):  # noqa: N818 (an outcome, as filelock.Timeout is)
     """This host can never grant the request, however long one waits."""
 

@@ -62,6 +62,11 @@ def is_running(pid: int) -> bool | None:
     return None
 
 
+def sees_all_pids() -> bool:
+    """Says whether pids here are the driver's, which counts in the host's own PID namespace."""
+    return pid_namespace() == _INITIAL_PID_NAMESPACE
+
+
 def _process_stat(pid: int) -> list[bytes] | None:
     """Reads /proc/<pid>/stat from its third field, the state, on."""
     try:
@@ -91,7 +96,7 @@ def describe_process(pid: int) -> str:
     The driver counts pids by the host's PID namespace. Seen from another one, the same number is
     somebody else, so nothing but the number is said.
     """
-    if pid_namespace() != _INITIAL_PID_NAMESPACE:
+    if not sees_all_pids():
         return f"pid {pid} of the host"
     try:
         process = psutil.Process(pid)

@@ -23,14 +23,15 @@ import re
 import stat
 import tempfile
 import threading
-from contextlib import ExitStack, suppress
-from functools import cache
+from collections.abc import Iterable
+from contextlib import suppress
+from functools import cache, cached_property
 from pathlib import Path
 
 import filelock
 
 from gpu_scheduler.errors import LockFolderError
-from gpu_scheduler.owner import MAX_RECORD_BYTES, Owner, encode, parse
+from gpu_scheduler.owner import MAX_RECORD_BYTES, Owner, parse
 
 LOCK_DIR_VARIABLE = "TPRIG_LOCK_DIR"
 DEFAULT_LOCK_DIR = Path("/tmp/gpu_scheduler")  # noqa: S108 (one path for every user, unlike TMPDIR)
@@ -48,6 +49,7 @@ _MODE_FOLDER = 0o1777
 _MODE_FILE = 0o666
 _OPEN_FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _ATTEMPTS = 100
+MAX_NOTE_BYTES = 16
 
 
 class _Descriptors:
@@ -67,11 +69,10 @@ class _Descriptors:
             after_in_child=self._after_fork_in_child,
         )
 
-    def open(self, path: Path) -> tuple[int, int]:
+    def open(self, path: str, flags: int) -> tuple[int, int]:
         """Opens a file that exists; returns its token and descriptor."""
         with self.mutex:
-            # flock needs no right to write, so that even a file made 0644 can be shared.
-            descriptor = os.open(path, os.O_RDONLY | _OPEN_FLAGS)
+            descriptor = os.open(path, flags | _OPEN_FLAGS)
             token = next(self._tokens)
             self._open[token] = descriptor
             return token, descriptor
@@ -104,45 +105,118 @@ _descriptors = _Descriptors()
 
 
 class HeldLock:
-    """One lock, held until `release` or the end of this process."""
+    """One lock, held until `release` or the end of this process.
 
-    def __init__(self, folder: LockFolder, name: str, token: int) -> None:
+    The file of its record stays open meanwhile. Its end, however it comes, is the close of a file
+    that was open for writing, which is what `watch` tells those who wait.
+    """
+
+    def __init__(self, folder: LockFolder, name: str, token: int, descriptor: int) -> None:
         self.name = name
         self._folder = folder
         self._token = token
+        self._descriptor = descriptor
+        self._record: tuple[int, int] | None = None
         self._signed = False
 
-    def sign(self, owner: Owner) -> None:
+    def read_note(self) -> bytes:
+        """Returns the few bytes that `write_note` left in the lock file itself."""
+        return os.pread(self._descriptor, MAX_NOTE_BYTES, 0)
+
+    def write_note(self, note: bytes) -> None:
+        """Leaves a few bytes for the next holder: all of them or none, even if killed over it.
+
+        Raises:
+            LockFolderError: The lock file cannot be written.
+        """
+        path = self._folder.file(self.name, "lock")
+        try:
+            self._folder.overwrite(path, note.ljust(MAX_NOTE_BYTES))
+        except OSError as error:
+            raise _folder_error(
+                self._folder.path, f"{path} cannot be written: {error.strerror}"
+            ) from error
+
+    def last_record(self) -> bytes:
+        """Returns what stands beside the lock: before `sign`, what an earlier holder left."""
+        with suppress(OSError):
+            return os.pread(self._open_record(), MAX_RECORD_BYTES + 1, 0)
+        return b""
+
+    def sign(self, record: bytes) -> None:
         """Writes who holds the lock, for those who wait; a record that fails costs no lock."""
-        self._signed = True
-        self._folder.write_record(self.name, encode(owner))
+        with suppress(OSError):
+            descriptor = self._open_record()
+            self._signed = True
+            os.pwrite(descriptor, record, 0)
+            os.ftruncate(descriptor, len(record))
 
     def release(self) -> None:
         """Lets go; does nothing when already released, or in a child that inherited this object."""
+        release_all((self,))
+
+    def unlock(self) -> None:
+        """The first half of `release`; who waits is not told yet."""
         with _descriptors.mutex:
             if _descriptors.holds(self._token):
-                if self._signed:
-                    self._folder.write_record(self.name, b"")
+                if self._signed and self._record is not None:
+                    with suppress(OSError):
+                        os.ftruncate(self._record[1], 0)
                 _descriptors.close(self._token)
+
+    def tell(self) -> None:
+        """The second half: the close of the record tells who waits."""
+        if self._record is not None:
+            _descriptors.close(self._record[0])
+
+    def _open_record(self) -> int:
+        if self._record is None:
+            self._record = self._folder.open_record(self.name)
+        return self._record[1]
+
+
+def release_all(locks: Iterable[HeldLock]) -> None:
+    """Lets go of several locks, and only then tells: whoever is woken finds all of them free."""
+    locks = tuple(locks)
+    for lock in locks:
+        lock.unlock()
+    for lock in locks:
+        lock.tell()
 
 
 class LockFolder:
     """A folder of lock files that all users of this host share."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, within: LockFolder | None = None) -> None:
         """Makes the folder if it is missing, and checks that locks in it can hold.
+
+        Args:
+            path: Where it is, or is to be.
+            within: The lock folder that it lies in, which is made first.
 
         Raises:
             LockFolderError: It is a symbolic link or not a folder, may not be written, lets users
                 delete each other's files, or lies on a network file system.
         """
         self.path = path
+        self._within = within
+        self._files: dict[tuple[str, str], str] = {}
         self._prepare()
 
     @classmethod
     def default(cls) -> LockFolder:
         """Opens the folder named by TPRIG_LOCK_DIR, else the one of this host."""
-        return _checked_once(Path(os.environ.get(LOCK_DIR_VARIABLE) or DEFAULT_LOCK_DIR).absolute())
+        path = os.environ.get(LOCK_DIR_VARIABLE) or str(DEFAULT_LOCK_DIR)
+        return _checked_once(path if path.startswith("/") else str(Path(path).absolute()))
+
+    @cached_property
+    def queue(self) -> LockFolder:
+        """The folder within it for whatever is not a device: who watches one is not told of both.
+
+        Raises:
+            LockFolderError: It cannot be used.
+        """
+        return LockFolder(self.path / "queue", within=self)
 
     def try_lock(self, name: str) -> HeldLock | None:
         """Takes a lock if it is free; never waits.
@@ -158,98 +232,146 @@ class LockFolder:
         Raises:
             LockFolderError: The lock file cannot be made, opened or locked.
         """
-        path = self._file(name, "lock")
+        path = self.file(name, "lock")
         for _ in range(_ATTEMPTS):
             # A cleaner may take the file away at any moment, and a lock on it then excludes nobody.
-            with suppress(FileNotFoundError):
+            try:
                 return self._lock_once(name, path)
+            except FileNotFoundError:
+                self._publish(path)
         raise self._error(f"{path} was deleted {_ATTEMPTS} times while it was being locked")
 
     def read_record(self, name: str) -> Owner | None:
         """Returns what the last holder wrote; `None` if it wrote nothing or nothing readable."""
+        return parse(self.read_file(name, "owner"))
+
+    def open_record(self, name: str) -> tuple[int, int]:
+        """Opens the record beside a lock for its holder, making it where it is missing.
+
+        Returns:
+            Its token and descriptor.
+
+        Raises:
+            OSError: It cannot be made or written, or is no plain file.
+        """
+        path = self.file(name, "owner")
         try:
-            descriptor = os.open(self._file(name, "owner"), os.O_RDONLY | _OPEN_FLAGS)
-        except OSError:
-            return None
+            token, descriptor = _descriptors.open(path, os.O_RDWR)
+        except FileNotFoundError:
+            self._publish(path)
+            token, descriptor = _descriptors.open(path, os.O_RDWR)
+        if not _is_plain(descriptor):
+            _descriptors.close(token)
+            raise OSError(errno.EINVAL, "not a plain file", path)
+        return token, descriptor
+
+    def read_file(self, name: str, suffix: str) -> bytes:
+        """Returns the start of a file beside a lock; nothing when it cannot be read."""
         try:
-            return (
-                parse(os.read(descriptor, MAX_RECORD_BYTES + 1)) if _is_plain(descriptor) else None
-            )
+            descriptor = os.open(self.file(name, suffix), os.O_RDONLY | _OPEN_FLAGS)
         except OSError:
-            return None
+            return b""
+        try:
+            return os.read(descriptor, MAX_RECORD_BYTES + 1) if _is_plain(descriptor) else b""
+        except OSError:
+            return b""
         finally:
             os.close(descriptor)
 
-    def write_record(self, name: str, record: bytes) -> None:
-        """Replaces what stands beside a lock; only its holder may call this.
+    def write_file(self, name: str, suffix: str, data: bytes) -> None:
+        """Replaces a file beside a lock.
 
         The file is written in place: in a sticky folder nobody can replace another user's file. A
-        reader may so meet half a record, which `parse` refuses. Records only explain, so that a
-        full disk or a file that may not be written is no error.
+        reader may so meet half a record, which it refuses. Records only explain, so that a full
+        disk or a file that may not be written is no error; whoever needs it there reads it back.
         """
-        path = self._file(name, "owner")
-        with suppress(OSError):
-            if not path.exists():
-                self._publish(path)
-            descriptor = os.open(path, os.O_WRONLY | _OPEN_FLAGS)
-            try:
-                if _is_plain(descriptor):
-                    os.ftruncate(descriptor, 0)
-                    os.pwrite(descriptor, record, 0)
-            finally:
-                os.close(descriptor)
-
-    def _file(self, name: str, suffix: str) -> Path:
-        return self.path / f"{re.sub(r'[^A-Za-z0-9._-]', '_', name)}.{suffix}"
-
-    def _lock_once(self, name: str, path: Path) -> HeldLock | None:
-        token, descriptor = self._open(path)
-        with ExitStack() as undo:
-            undo.callback(_descriptors.close, token)
-            try:
-                free = filelock.lock_descriptor(descriptor, blocking=False)
-            except OSError as error:
-                raise self._error(f"{path} cannot be locked: {error.strerror}") from error
-            if not free:
-                return None
-            _check_still_at(path, descriptor)
-            _touch(descriptor)
-            undo.pop_all()
-            return HeldLock(self, name, token)
-
-    def _open(self, path: Path) -> tuple[int, int]:
-        """Opens a lock file, making it, and the folder, where they are missing."""
-        try:
+        path = self.file(name, suffix)
+        with suppress(OSError, LockFolderError):
             if not os.path.lexists(path):
-                self._prepare()
                 self._publish(path)
-            token, descriptor = _descriptors.open(path)
+            self.overwrite(path, data)
+
+    def overwrite(self, path: str, data: bytes) -> None:
+        """Writes a file that exists in place; does nothing to what is no plain file.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        descriptor = os.open(path, os.O_WRONLY | _OPEN_FLAGS)
+        try:
+            if _is_plain(descriptor):
+                os.pwrite(descriptor, data, 0)
+                os.ftruncate(descriptor, len(data))
+        finally:
+            os.close(descriptor)
+
+    def exists(self, name: str, suffix: str) -> bool:
+        """Says whether there is a file beside a lock."""
+        return os.path.lexists(self.file(name, suffix))
+
+    def file(self, name: str, suffix: str) -> str:
+        """Returns the path of a file of this folder; a name cannot lead out of it."""
+        path = self._files.get((name, suffix))
+        if path is None:
+            path = str(self.path / f"{re.sub(r'[^A-Za-z0-9._-]', '_', name)}.{suffix}")
+            self._files[name, suffix] = path
+        return path
+
+    def _lock_once(self, name: str, path: str) -> HeldLock | None:
+        token: int | None
+        token, descriptor = self._open(path)
+        try:
+            if filelock.lock_descriptor(descriptor, blocking=False):
+                _check_still_at(path, descriptor)
+                _touch(descriptor)
+                held = HeldLock(self, name, token, descriptor)
+                token = None
+                return held
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise self._error(f"{path} cannot be locked: {error.strerror}") from error
+        finally:
+            if token is not None:
+                _descriptors.close(token)
+        return None
+
+    def _open(self, path: str) -> tuple[int, int]:
+        try:
+            # flock needs no right to write, so that even a file made 0644 can be shared.
+            return _descriptors.open(path, os.O_RDONLY)
         except FileNotFoundError:
             raise
         except OSError as error:
             raise self._error(f"{path} cannot be opened: {error.strerror}") from error
-        if not _is_plain(descriptor):
-            _descriptors.close(token)
-            raise self._error(f"{path} is not a plain file")
-        return token, descriptor
 
-    def _publish(self, path: Path) -> None:
+    def _publish(self, path: str) -> None:
         """Makes an empty file that all users may write, whatever the umask, in one step.
+
+        The folder too, where it is missing.
 
         It gets its mode under a name of its own and is then linked into place. Opening with O_CREAT
         would not do: where `fs.protected_regular` is set, the kernel refuses that for a file that
         another user made.
         """
-        descriptor, draft = tempfile.mkstemp(dir=self.path, prefix=".draft-")
+        self._prepare()
         try:
-            os.fchmod(descriptor, _MODE_FILE)
-            with suppress(FileExistsError):
-                os.link(draft, path)
-        finally:
-            os.close(descriptor)
-            Path(draft).unlink(missing_ok=True)
+            descriptor, draft = tempfile.mkstemp(dir=self.path, prefix=".draft-")
+            try:
+                os.fchmod(descriptor, _MODE_FILE)
+                with suppress(FileExistsError):
+                    os.link(draft, path)
+            finally:
+                os.close(descriptor)
+                Path(draft).unlink(missing_ok=True)
+        except FileNotFoundError:
+            pass  # The folder is gone again; whoever needs the file asks again.
+        except OSError as error:
+            raise self._error(f"{path} cannot be made: {error.strerror}") from error
 
     def _prepare(self) -> None:
+        if self._within is not None:
+            self._within._prepare()
         try:
             if not os.path.lexists(self.path):
                 _make_folder(self.path)
@@ -273,8 +395,8 @@ class LockFolder:
 
 
 @cache
-def _checked_once(path: Path) -> LockFolder:
-    return LockFolder(path)
+def _checked_once(path: str) -> LockFolder:
+    return LockFolder(Path(path))
 
 
 def file_system(path: Path, mountinfo: str) -> str | None:
@@ -332,9 +454,13 @@ def _is_plain(descriptor: int) -> bool:
     return stat.S_ISREG(os.fstat(descriptor).st_mode)
 
 
-def _check_still_at(path: Path, descriptor: int) -> None:
-    if not os.path.samestat(os.fstat(descriptor), path.lstat()):
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+def _check_still_at(path: str, descriptor: int) -> None:
+    """Raises FileNotFoundError when the file locked is not, or no more, the one of that name."""
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(errno.EINVAL, "it is not a plain file", path)
+    if not os.path.samestat(found, os.lstat(path)):
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
 
 
 def _touch(descriptor: int) -> None:

@@ -6,50 +6,54 @@ can write anything here, so a reader takes it as a claim and tolerates garbage.
 
 from __future__ import annotations
 
-import json
-import math
 import os
 import socket
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Annotated
+
+import msgspec
 
 from gpu_scheduler import host
+
+LEASE_ID_VARIABLE = "TPRIG_LEASE_ID"
+"""In the environment of what a holder starts on leased devices: by whose lease it is there."""
 
 MAX_RECORD_BYTES = 16_384
 """No record is longer: each text is cut to `_MAX_TEXT` characters of at most six bytes."""
 _MAX_TEXT = 512
 
 
+_Text = Annotated[str, msgspec.Meta(max_length=_MAX_TEXT)]
+_Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+_Pid = Annotated[int, msgspec.Meta(gt=0, lt=2**31)]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
     """Who holds a device, since when and what for."""
 
-    user: str
-    host: str
-    boot_id: str
-    pid_namespace: int | None
+    user: _Text
+    host: _Text
+    boot_id: _Text
+    pid_namespace: _Count | None
     """Inode of the holder's PID namespace: containers on one host count pids apart."""
-    pid: int
-    start_token: int | None
+    pid: _Pid
+    start_token: _Count | None
     """`host.start_token` of the holder."""
-    test: str
-    command: str
+    test: _Text
+    command: _Text
     since_unix_s: float
+    lease_id: _Text | None = None
+    """What the holder's children carry in their environment, see `LEASE_ID_VARIABLE`."""
 
     @classmethod
-    def current(cls, test: str) -> Owner:
+    def current(cls, test: str, lease_id: str | None = None) -> Owner:
         """Returns the record of this process as the holder from now on."""
-        return cls(
-            user=host.user_name(os.geteuid()),
-            host=socket.gethostname(),
-            boot_id=host.boot_id(),
-            pid_namespace=host.pid_namespace(),
-            pid=os.getpid(),
-            start_token=host.start_token(os.getpid()),
-            test=test,
-            command=host.command_line(),
-            since_unix_s=time.time(),
-        )
+        # What does not change in a process is looked up once; after a fork it is another one.
+        process = _process(os.getpid(), os.geteuid())
+        return replace(process, test=test, lease_id=lease_id, since_unix_s=time.time())
 
     def __str__(self) -> str:
         fate = {True: "alive", False: "gone", None: "not visible from here"}[is_alive(self)]
@@ -58,11 +62,39 @@ class Owner:
         return host.printable(f"{who} for {self.test}, {age_s:.0f} s ago, by: {self.command[:120]}")
 
 
+@cache
+def _process(pid: int, uid: int) -> Owner:
+    return Owner(
+        user=host.user_name(uid),
+        host=socket.gethostname(),
+        boot_id=host.boot_id(),
+        pid_namespace=host.pid_namespace(),
+        pid=pid,
+        start_token=host.start_token(pid),
+        test="",
+        command=host.command_line(),
+        since_unix_s=0.0,
+    )
+
+
 def encode(owner: Owner) -> bytes:
     """Returns the record as one line of JSON, at most `MAX_RECORD_BYTES` long."""
-    fields = {k: v[:_MAX_TEXT] if isinstance(v, str) else v for k, v in asdict(owner).items()}
-    line = json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
-    return line.encode("utf-8", "replace") + b"\n"
+    return msgspec.json.encode(cut(owner)) + b"\n"
+
+
+def cut(owner: Owner) -> Owner:
+    """Returns the record with texts as short as a record may have, and of characters that are."""
+    return replace(
+        owner,
+        user=_text(owner.user),
+        host=_text(owner.host),
+        test=_text(owner.test),
+        command=_text(owner.command),
+    )
+
+
+def _text(text: str) -> str:
+    return text[:_MAX_TEXT].encode("utf-8", "replace").decode()
 
 
 def parse(data: bytes) -> Owner | None:
@@ -70,14 +102,9 @@ def parse(data: bytes) -> Owner | None:
     if len(data) > MAX_RECORD_BYTES:
         return None
     try:
-        fields = json.loads(data)
-    except (ValueError, RecursionError):
+        return _DECODER.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-    if not isinstance(fields, dict) or fields.keys() != _CHECKS.keys():
-        return None
-    if not all(check(fields[name]) for name, check in _CHECKS.items()):
-        return None
-    return Owner(**fields)
 
 
 def is_alive(owner: Owner) -> bool | None:
@@ -99,34 +126,4 @@ def is_alive(owner: Owner) -> bool | None:
     return None if owner.start_token is None else token == owner.start_token
 
 
-def _is_text(value: object) -> bool:
-    return isinstance(value, str) and len(value) <= _MAX_TEXT
-
-
-def _is_count(value: object) -> bool:
-    return type(value) is int and 0 <= value < 2**63
-
-
-def _is_pid(value: object) -> bool:
-    return type(value) is int and 0 < value < 2**31
-
-
-def _is_count_or_unknown(value: object) -> bool:
-    return value is None or _is_count(value)
-
-
-def _is_time(value: object) -> bool:
-    return type(value) is float and math.isfinite(value)
-
-
-_CHECKS = {
-    "user": _is_text,
-    "host": _is_text,
-    "boot_id": _is_text,
-    "pid_namespace": _is_count_or_unknown,
-    "pid": _is_pid,
-    "start_token": _is_count_or_unknown,
-    "test": _is_text,
-    "command": _is_text,
-    "since_unix_s": _is_time,
-}
+_DECODER = msgspec.json.Decoder(Owner)

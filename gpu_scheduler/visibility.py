@@ -26,12 +26,18 @@ def visible(gpus: Sequence[Gpu], value: str | None) -> tuple[Gpu, ...]:
     Args:
         gpus: All GPUs of the host, in PCI bus order.
         value: CUDA_VISIBLE_DEVICES; `None` when it is not set. Ordinals are read in PCI bus order
-            (see `check_order`). MIG instances are not modelled, so that an entry `MIG-...` names
-            no device here, nor does an ordinal so large that CUDA would cut it to 32 bits.
+            (see `check_order`); one so large that CUDA would cut it to 32 bits names no device.
+
+    Returns:
+        Whole GPUs and, where MIG instances are named, those. An ordinal or a UUID of a GPU that is
+        split names its first instance. CUDA itself shows a process one instance at most, the first
+        that is named; here all are told, since each can be given to a process of its own.
     """
     if value is None:
         return tuple(gpus)
-    named = _by_uuid if value.startswith("GPU-") else _by_ordinal
+    named = _by_ordinal
+    if value.startswith(("GPU-", "MIG-")):
+        named = _by_uuid if value.startswith("GPU-") else _instance
     chosen: list[Gpu] = []
     for entry in value.split(","):
         gpu = named(gpus, entry)
@@ -41,6 +47,13 @@ def visible(gpus: Sequence[Gpu], value: str | None) -> tuple[Gpu, ...]:
             return ()
         chosen.append(gpu)
     return tuple(chosen)
+
+
+def leasable(gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
+    """Returns what of these can be leased: a GPU that is split only as its MIG instances."""
+    return tuple(
+        device for gpu in gpus for device in (gpu.instances if gpu.mig_enabled else (gpu,))
+    )
 
 
 def check_order(gpus: Sequence[Gpu], environment: Mapping[str, str]) -> None:
@@ -70,9 +83,6 @@ def check_order(gpus: Sequence[Gpu], environment: Mapping[str, str]) -> None:
 def environment_for(devices: Sequence[Device]) -> dict[str, str]:
     """Returns the variables that make a child see exactly the leased GPUs.
 
-    The GPUs are named by ordinal in PCI bus order, not by UUID: several versions of vLLM call
-    `int()` on the entries, or look shortened UUIDs up in NVML, which knows only whole ones.
-
     Args:
         devices: What a lease holds; the child's ordinals 0, 1, ... follow this order.
 
@@ -82,8 +92,8 @@ def environment_for(devices: Sequence[Device]) -> dict[str, str]:
     gpus = [device for device in devices if isinstance(device, Gpu)]
     if not gpus:
         return {}
-    ordinals = ",".join(str(gpu.index) for gpu in gpus)
-    return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ordinals}
+    names = ",".join(gpu.cuda_name for gpu in gpus)
+    return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": names}
 
 
 def affinity(devices: Sequence[Device]) -> frozenset[int] | None:
@@ -96,7 +106,8 @@ def _by_ordinal(gpus: Sequence[Gpu], entry: str) -> Gpu | None:
     match = _ORDINAL.match(entry)
     if match is None or (match[1] == "-" and int(match[2]) != 0):
         return None
-    return next((gpu for gpu in gpus if gpu.index == int(match[2])), None)
+    found = next((gpu for gpu in gpus if gpu.index == int(match[2])), None)
+    return None if found is None else _shown(found)
 
 
 def _by_uuid(gpus: Sequence[Gpu], entry: str) -> Gpu | None:
@@ -105,6 +116,21 @@ def _by_uuid(gpus: Sequence[Gpu], entry: str) -> Gpu | None:
     if not entry.startswith("GPU-") or entry == "GPU-" or (rest and cut_short):
         return None
     matches = [gpu for gpu in gpus if _uuid_digits(gpu.uuid)[0].startswith(digits[:_UUID_DIGITS])]
+    return _shown(matches[0]) if len(matches) == 1 else None
+
+
+def _shown(gpu: Gpu) -> Gpu:
+    """Returns what CUDA shows of a GPU that is named itself."""
+    return gpu.instances[0] if gpu.mig_enabled and gpu.instances else gpu
+
+
+def _instance(gpus: Sequence[Gpu], entry: str) -> Gpu | None:
+    """Finds a MIG instance by its whole UUID, as NVML writes it, or a unique start of it."""
+    instances = [each for gpu in gpus for each in gpu.instances]
+    if not entry.startswith("MIG-") or entry == "MIG-":
+        return None
+    exact = [each for each in instances if each.uuid.lower() == entry.lower()]
+    matches = exact or [each for each in instances if each.uuid.lower().startswith(entry.lower())]
     return matches[0] if len(matches) == 1 else None
 
 

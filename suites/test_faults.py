@@ -9,20 +9,17 @@ import pytest
 
 from fixtures.cases import Case
 from fixtures.rig import Rig
-
-FAULTS = {
-    "mask-row-shifted": "mask.row-alignment",
-    "mask-token-cut": "mask.membership",
-    "mask-lost": "mask.absent",
-}
-"""Fault -> the anomaly that must be blamed first."""
+from tprig.injected import injected
 
 
 def cases() -> Iterator[Any]:
-    """Every fault at TP1 and TP2."""
+    """Every fault that an engine survives, at TP1 and TP2."""
+    faults = injected().faults
     for tp in (1, 2):
-        for fault, anomaly in FAULTS.items():
-            case = Case(tp=tp, fault=fault, anomaly=anomaly)
+        for name, fault in faults.items():
+            if fault.lethal:
+                continue
+            case = Case(tp=tp, fault=name, anomaly=fault.anomaly)
             yield pytest.param(case, id=case.id, marks=getattr(pytest.mark, f"tp{tp}"))
 
 

@@ -413,8 +413,12 @@ class Engine:
         self._lost = self._aborted = True
         self._signal(signal.SIGKILL, " to abort it")
 
-    def stop(self) -> Remains:
+    def stop(self, leaked: Callable[[], Sequence[str]] = tuple) -> Remains:
         """Stop the engine in stages and prove that nothing of it is left.
+
+        Args:
+            leaked: asked once the engine is gone; says which of its devices are not as they were
+                before it, and how.
 
         Returns:
             What it had left behind by itself, which has been removed since.
@@ -425,7 +429,10 @@ class Engine:
         try:
             self._stop_in_stages()
             self._tell("stopped", self.processes.host_ending())
-            return self._prove_gone()
+            remains = self._prove_gone()
+            for leak in leaked():
+                self._tell("leaked", leak)
+            return remains
         finally:
             self._release()
 

@@ -9,8 +9,6 @@ import os
 import platform
 import re
 import shutil
-import signal
-import subprocess
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -20,6 +18,7 @@ import psutil
 
 from tprig import evidence
 from tprig.bundle.files import printable
+from tprig.command import CommandError, run
 
 REDACTED = "<redacted>"
 PROBE_DEADLINE_S = 60.0
@@ -55,7 +54,8 @@ _TELLTALE = (
 _SECRET_NAME = re.compile(_TELLTALE, re.IGNORECASE)
 # Names that hold such a word in another sense.
 _HARMLESS_NAME = re.compile(
-    "TOKENIZERS?|(MAX|NUM|BATCHED|TOTAL)_TOKENS|FASTOKENS|TOKEN_THRESHOLD|BUILDKITE_STEP_KEY",
+    "TOKENIZERS?|(MAX|NUM|BATCHED|TOTAL)_TOKENS|FASTOKENS|TOKEN_THRESHOLD|BUILDKITE_STEP_KEY"
+    r"|^(?:OLD)?PWD$",
     re.IGNORECASE,
 )
 # Shorter values ("1", "true") would be struck out wherever they stand.
@@ -178,12 +178,12 @@ def _secret_values(variables: Mapping[str, str]) -> list[str]:
 
 
 def _interpreter(python: str) -> _Interpreter:
-    probe = _run([python, "-c", _PROBE], PROBE_DEADLINE_S)
+    probe = _output([python, "-c", _PROBE], PROBE_DEADLINE_S)
     try:
         found = msgspec.json.decode((probe or b"").splitlines()[-1], type=_Interpreter)
     except (IndexError, msgspec.DecodeError):
         return _Interpreter(python=f"unknown: {python} did not answer", packages=[])
-    frozen = _run([python, "-m", "pip", "freeze", "--all"], PROBE_DEADLINE_S)
+    frozen = _output([python, "-m", "pip", "freeze", "--all"], PROBE_DEADLINE_S)
     if frozen:
         found.packages = frozen.decode(errors="backslashreplace").splitlines()
     return found
@@ -239,7 +239,10 @@ def _diff_digest(path: Path) -> str | None:
             shutil.copy2(os.fsdecode(index), copy)
         except OSError:
             return None
-        options = ("--no-ext-diff", "--no-textconv", "--no-color")
+        # New files are part of what ran; their contents show once the index means to add them.
+        if _git(path, "add", "--intent-to-add", "--all", index=copy) is None:
+            return None
+        options = ("--no-ext-diff", "--no-textconv", "--no-color", "--full-index")
         diff = _git(path, "diff", *options, "HEAD", strip=False, index=copy)
     return None if diff is None else hashlib.sha256(diff).hexdigest()
 
@@ -256,7 +259,7 @@ def _git(
     variables = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
     settings = ("core.fsmonitor=false", "diff.noprefix=false", "diff.mnemonicPrefix=false")
     options = [word for setting in settings for word in ("-c", setting)]
-    output = _run(
+    output = _output(
         [shutil.which("git") or "git", "-C", str(path.resolve()), *options, *arguments],
         GIT_DEADLINE_S,
         variables
@@ -278,30 +281,12 @@ def _cpu() -> str:
     return platform.processor() or f"unknown: {_CPU_INFO} names no model"
 
 
-def _run(
+def _output(
     command: Sequence[str], deadline_s: float, variables: Mapping[str, str] | None = None
 ) -> bytes | None:
     """Returns what a command printed; None when it fails, is not there or takes too long."""
     try:
-        # A group of its own, so that on the deadline nothing that it started lives on.
-        process = subprocess.Popen(
-            command,
-            cwd="/",
-            env=variables,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-    except (OSError, ValueError):
+        done = run(command, deadline_s=deadline_s, variables=variables)
+    except CommandError:
         return None
-    with process:
-        try:
-            output, _ = process.communicate(timeout=deadline_s)
-        except subprocess.TimeoutExpired:
-            return None
-        finally:
-            if process.returncode is None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-    return output if process.returncode == 0 else None
+    return done.stdout if done.returncode == 0 else None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
+
+from numpy.typing import NDArray
 
 from tprig import evidence
 
@@ -38,6 +40,31 @@ class EngineHistory:
     events: Stream[evidence.EngineRecord] | None = None
 
 
+Arrays = Mapping[str, NDArray[Any]]
+"""Tensors by name; bfloat16, which NumPy lacks, as the uint16 of the same bits."""
+
+
+@dataclass(frozen=True)
+class CallHistory:
+    """One captured call of the rejection sampler."""
+
+    id: str
+    call: evidence.CapturedCall
+    tensors: Callable[[], Arrays]
+    """Reads what the bundle holds: large, so only when asked for."""
+
+
+@dataclass(frozen=True)
+class ReplayHistory:
+    """Captured calls that were run again."""
+
+    id: str
+    replay: evidence.Replay
+    results: Stream[evidence.ReplayRecord] | None
+    outputs: Callable[[str], Arrays]
+    """Reads the outputs that a result kept, by their id."""
+
+
 @dataclass(frozen=True)
 class RunHistory:
     """One workload on one engine. What is None was never written, or could not be read."""
@@ -51,3 +78,7 @@ class RunHistory:
     forensics: Stream[evidence.ForensicRecord] | None = None
     """Only of a run whose engine hung or died."""
     engine: EngineHistory | None = None
+    calls: Mapping[str, CallHistory] = field(default_factory=dict)
+    """Id -> captured call, for those of the run's ranks that are stored and can be read."""
+    replays: tuple[ReplayHistory, ...] = ()
+    """Those that ran any of these calls."""

@@ -49,8 +49,26 @@ def judge_again(bundle: Bundle) -> Judged:
 
 
 def overall(bundle: Bundle, verdicts: evidence.Verdicts) -> evidence.VerdictName:
-    """Return what the bundle as a whole says: a run that was interrupted can not pass."""
-    return "unknown" if exit_code(verdicts.worst) == 0 and not is_whole(bundle) else verdicts.worst
+    """Return what the bundle as a whole says.
+
+    A run that was interrupted can not pass, nor one of whose tests did not.
+    """
+    sound = is_whole(bundle) and not unpassed(bundle)
+    return "unknown" if exit_code(verdicts.worst) == 0 and not sound else verdicts.worst
+
+
+def unpassed(bundle: Bundle) -> dict[str, str]:
+    """Planned tests that neither passed nor were skipped, by the ledger: what became of each.
+
+    A test is skipped where all of its claims are not applicable, which the plan says.
+    """
+    events = bundle.ledger.records if bundle.ledger else ()
+    ended = {event.test: event.outcome for event in events if event.event == "finished"}
+    return {
+        test: str(ended.get(test) or "did not finish")
+        for test in (bundle.plan.tests if bundle.plan else ())
+        if ended.get(test) not in ("passed", "skipped")
+    }
 
 
 def verdicts_of(bundle: Bundle) -> evidence.Verdicts:

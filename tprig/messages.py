@@ -87,6 +87,21 @@ class Stopped(Message, frozen=True, kw_only=True, tag="stopped"):
     """The engine has shut down; its host ends next."""
 
 
+class Replayer(Message, frozen=True, kw_only=True, tag="replayer"):
+    """A process that replays captured calls has imported vLLM."""
+
+    vllm_version: str
+    vllm_path: str
+    versions: dict[str, str]
+    device_name: str
+    replays_masks: bool
+    seams: list[evidence.Seam]
+
+
+class ArmDone(Message, frozen=True, kw_only=True, tag="arm-done"):
+    """All repetitions of an arm of a call were told of."""
+
+
 FromTemplate = Warm | Failed | Forked | Ended
 FromHost = (
     Ready
@@ -100,3 +115,4 @@ FromHost = (
     | evidence.Step
     | evidence.Fault
 )
+FromReplayer = Replayer | Failed | ArmDone | evidence.Replayed | evidence.ReplayFailure

@@ -108,9 +108,11 @@ class Processes:
             # An end that no parent has noted is that of a process whose parent went first: the
             # kernel ends it with the host, and may be seen to do so a moment before the host.
             if None not in codes.values() or "host" not in self.dead().values():
+                # One that ended in order, in the wake of another, is not to blame.
+                blamed = [pid for pid, code in codes.items() if code != 0] or list(codes)
                 return {
-                    pid: f"process {role} (pid {pid}) {tails.ending(codes[pid])}"
-                    for pid, role in dead.items()
+                    pid: f"process {dead[pid]} (pid {pid}) {tails.ending(codes[pid])}"
+                    for pid in blamed
                 }
         return self._host_took_all(self.host.pid)
 

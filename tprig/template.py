@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
+import signal
 import socket
 import subprocess
 import threading
@@ -71,11 +73,13 @@ class Template:
         # Engines are started and stopped by several threads; the channel is one.
         self._lock = threading.RLock()
         started_s = time.monotonic()
-        self._process, self._wire = self._spawn({**os.environ, **environment, **_path(overlay)})
+        self._process, self._wire = self._spawn(
+            {**os.environ, **environment, **module_path(overlay)}
+        )
         try:
             self.warm = self._await_warm(warm_deadline_s)
         except BaseException:
-            self._process.kill()
+            self._kill()
             self.close()
             raise
         self.warm_s = time.monotonic() - started_s
@@ -215,11 +219,19 @@ class Template:
         """End the template; its hosts end with it."""
         self._wire.close()
         if self._code(STOP_DEADLINE_S) is None:
-            self._process.kill()
-            self._process.wait()
+            self._kill()
+
+    def _kill(self) -> None:
+        """With all in its session: the interpreter that was named may be a script that starts one.
+
+        Its hosts have sessions of their own, and end because their parent does.
+        """
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
 
 
-def _path(overlay: Path | None) -> dict[str, str]:
+def module_path(overlay: Path | None) -> dict[str, str]:
     """Where modules are found: what is injected, the overlay, and what the user names."""
     folders = [str(INJECT), *([str(overlay)] if overlay else [])]
     if inherited := os.environ.get("PYTHONPATH"):

@@ -95,6 +95,7 @@ def _ledger(plan: evidence.Plan) -> Iterator[evidence.LedgerEvent]:
     for test in plan.tests:
         for event in ("planned", "collected", "started", "finished"):
             fields = {"type": "test", "test": test, "event": event, "at": plan.created}
+            fields |= {"outcome": "passed"} if event == "finished" else {}
             yield msgspec.convert(fields, evidence.LedgerEvent)
 
 

@@ -311,7 +311,7 @@ def engine(
     return EngineHistory(
         id=name,
         arm=_arm(tp=tp, masks=masks),
-        effective=_effective(tp=tp, late=late, dtype=dtype),
+        effective=_effective(tp=tp, masks=masks, late=late, dtype=dtype),
         events=stream(
             f"engines/{name}/events.jsonl",
             [
@@ -348,7 +348,7 @@ def _arm(*, tp: int, masks: bool) -> evidence.Arm:
     )
 
 
-def _effective(*, tp: int, late: bool, dtype: str) -> evidence.Effective:
+def _effective(*, tp: int, masks: bool, late: bool, dtype: str) -> evidence.Effective:
     return evidence.Effective(
         vllm_version=VLLM_VERSION,
         vllm_digest="1" * 64,
@@ -357,6 +357,8 @@ def _effective(*, tp: int, late: bool, dtype: str) -> evidence.Effective:
         config={
             "model.dtype": dtype,
             "model.max_model_len": "1024",
+            "model.return_sampling_mask": str(masks),
+            "parallel.tensor_parallel_size": str(tp),
             "scheduler.async_scheduling": str(late),
         },
         pids={"host": 100, **{f"rank{rank}": 101 + rank for rank in range(tp)}},

@@ -17,7 +17,7 @@ PREAMBLE = """
 import os, sys
 import gpu_scheduler.nvml
 from gpu_scheduler.locks import LockFolder
-from gpu_scheduler.owner import Owner
+from gpu_scheduler.owner import Owner, encode
 from gpu_scheduler.scheduler import lease
 from tests.fakes.nvml import host_of
 gpu_scheduler.nvml.pynvml = host_of(2)

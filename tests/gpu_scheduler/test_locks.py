@@ -25,7 +25,7 @@ say(held is not None)
 """
 NOBODY = 65534
 BECOME = f"become({NOBODY})"
-SIGN = "held.sign(Owner.current('t'))\nsay(1)\nwait()"
+SIGN = "held.sign(encode(Owner.current('t')))\nsay(1)\nwait()"
 
 
 def mode(path: Path) -> int:
@@ -54,7 +54,7 @@ def narrow_umask() -> Iterator[None]:
 @pytest.mark.usefixtures("narrow_umask")
 def test_every_user_may_use_what_is_made(lock_path: Path) -> None:
     held = take(LockFolder(lock_path), "cpu:1:0")
-    held.sign(Owner.current("t"))
+    held.sign(encode(Owner.current("t")))
     assert mode(lock_path) == 0o1777
     files = sorted(lock_path.iterdir())
     assert [path.name for path in files] == ["cpu_1_0.lock", "cpu_1_0.owner"]
@@ -214,8 +214,8 @@ def test_record_lasts_as_long_as_the_hold(folder: LockFolder) -> None:
     owner = Owner.current("suites/test_x.py::test_y")
     held = take(folder)
     assert folder.read_record("GPU-1") is None
-    held.sign(replace(owner, command="a much longer command than the next one"))
-    held.sign(owner)
+    held.sign(encode(replace(owner, command="a much longer command than the next one")))
+    held.sign(encode(owner))
     assert folder.read_record("GPU-1") == owner
     held.release()
     assert folder.read_record("GPU-1") is None
@@ -236,7 +236,7 @@ def test_garbage_record_is_no_record(folder: LockFolder, lock_path: Path, garbag
     (lock_path / "GPU-1.owner").write_bytes(garbage)
     assert folder.read_record("GPU-1") is None
     held = take(folder)
-    held.sign(Owner.current("t"))
+    held.sign(encode(Owner.current("t")))
     assert folder.read_record("GPU-1") is not None
 
 
@@ -244,7 +244,7 @@ def test_record_is_not_written_through_a_link(folder: LockFolder, lock_path: Pat
     victim = lock_path.parent / "victim"
     victim.write_text("mine")
     (lock_path / "GPU-1.owner").symlink_to(victim)
-    take(folder).sign(Owner.current("t"))
+    take(folder).sign(encode(Owner.current("t")))
     assert victim.read_text() == "mine"
     victim.write_bytes(encode(Owner.current("t")))
     assert folder.read_record("GPU-1") is None
@@ -254,7 +254,7 @@ def test_record_that_is_a_pipe_blocks_nobody(folder: LockFolder, lock_path: Path
     os.mkfifo(lock_path / "GPU-1.owner")
     assert folder.read_record("GPU-1") is None
     held = take(folder)
-    held.sign(Owner.current("t"))
+    held.sign(encode(Owner.current("t")))
     held.release()
 
 
@@ -410,7 +410,7 @@ def test_first_user_uses_what_the_second_made(shared_path: Path) -> None:
         assert record.user == pwd.getpwuid(NOBODY).pw_name
         assert folder.try_lock("GPU-1") is None
         child.kill()
-    take(folder).sign(Owner.current("mine"))
+    take(folder).sign(encode(Owner.current("mine")))
     assert shared_path.stat().st_uid == NOBODY
 
 

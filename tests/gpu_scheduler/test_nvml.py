@@ -1,11 +1,17 @@
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
 import pynvml
 import pytest
 
 from gpu_scheduler import nvml
 from gpu_scheduler.device import GpuProcess
-from tests.fakes.nvml import GIB, FakeGpu, FakeNvml
+from tests.fakes.nvml import GIB, FakeGpu, FakeMig, FakeNvml, host_of
+from tests.gpu_scheduler.children import ROOT
 
 
 def install(monkeypatch: pytest.MonkeyPatch, fake: FakeNvml) -> FakeNvml:
@@ -109,8 +115,90 @@ def test_lost_gpu_is_left_out_and_named(monkeypatch: pytest.MonkeyPatch) -> None
     assert not fake.is_open
 
 
-def test_real_library_answers_or_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvml, "pynvml", pynvml)
-    found = nvml.inventory()
-    assert found.devices or found.reason
-    assert [gpu.index for gpu in found.devices] == list(range(len(found.devices)))
+def test_real_library_answers_or_says_why() -> None:
+    """In a process that has not loaded the fake one."""
+    script = """
+from gpu_scheduler import nvml
+found = nvml.inventory()
+assert found.devices or found.reason
+assert [gpu.index for gpu in found.devices] == list(range(len(found.devices)))
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, cwd=ROOT)
+
+
+def test_another_process_loads_the_library_as_it_would_the_drivers() -> None:
+    script = """
+from gpu_scheduler import nvml
+print(*(gpu.uuid for gpu in nvml.inventory().devices))
+"""
+    fake = host_of(8)
+    found = subprocess.run(
+        [sys.executable, "-c", script],
+        check=True,
+        cwd=ROOT,
+        env=os.environ | fake.environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert found.stdout.split() == [gpu.uuid for gpu in fake.gpus]
+
+
+def test_instances_belong_to_the_gpu_that_is_split(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A split GPU counts as its instances, not as one GPU more (ray 12413)."""
+    instances = [
+        FakeMig(uuid="MIG-1", total_bytes=16 * GIB, used_bytes=GIB, processes=[(7, GIB)]),
+        FakeMig(uuid="MIG-2", total_bytes=32 * GIB),
+    ]
+    split = FakeGpu(uuid="GPU-2", bus=0x3B, mig=True, instances=instances)
+    install(monkeypatch, FakeNvml(gpus=[split, FakeGpu(uuid="GPU-1")]))
+    whole, parent = nvml.inventory().devices
+    assert (whole.instances, whole.parent_uuid) == ((), None)
+    first, second = parent.instances
+    assert [each.uuid for each in parent.instances] == ["MIG-1", "MIG-2"]
+    assert [each.parent_uuid for each in parent.instances] == ["GPU-2", "GPU-2"]
+    assert [each.index for each in parent.instances] == [1, 1]
+    assert (first.memory_used_bytes, second.memory_total_bytes) == (GIB, 32 * GIB)
+    assert first.processes == (GpuProcess(pid=7, used_bytes=GIB),)
+    assert first.mig_enabled is None
+
+
+def test_links_are_told_by_uuid(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus = [FakeGpu(uuid=f"GPU-{bus:x}", bus=bus) for bus in (0xAF, 0x17, 0x3B)]
+    install(monkeypatch, FakeNvml(gpus=gpus, nvlinks=[(0, 1)], apart=[(0, 2)]))
+    found = {gpu.uuid: gpu for gpu in nvml.inventory().devices}
+    assert found["GPU-af"].nvlink_peers == frozenset({"GPU-17"})
+    assert found["GPU-17"].nvlink_peers == frozenset({"GPU-af"})
+    assert found["GPU-3b"].nvlink_peers == frozenset()
+    assert found["GPU-af"].p2p_peers == frozenset({"GPU-17"})
+    assert found["GPU-17"].p2p_peers == frozenset({"GPU-af", "GPU-3b"})
+
+
+def test_links_that_the_driver_does_not_know_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = host_of(2)
+    fake.missing = frozenset({"nvmlDeviceGetP2PStatus"})
+    install(monkeypatch, fake)
+    assert [gpu.nvlink_peers for gpu in nvml.inventory().devices] == [None, None]
+
+
+def test_refresh_reads_usage_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = host_of(3)
+    install(monkeypatch, fake)
+    known = nvml.inventory().devices
+    fake.gpus[0].used_bytes = GIB
+    fake.gpus[0].processes = [(7, GIB)]
+    fake.gpus[1].error = pynvml.NVML_ERROR_GPU_IS_LOST
+    found = nvml.refresh(known[:2])
+    first = found[known[0].uuid]
+    assert first == replace(
+        known[0], memory_used_bytes=GIB, processes=(GpuProcess(pid=7, used_bytes=GIB),)
+    )
+    assert found[known[1].uuid] == "GPU is lost"
+    assert len(found) == 2
+
+
+def test_refresh_without_a_driver_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = host_of(1)
+    install(monkeypatch, fake)
+    (known,) = nvml.inventory().devices
+    fake.init_error = pynvml.NVML_ERROR_DRIVER_NOT_LOADED
+    assert nvml.refresh([known]) == {known.uuid: "NVML does not answer: Driver Not Loaded"}

@@ -16,15 +16,16 @@ from gpu_scheduler.owner import MAX_RECORD_BYTES, Owner, encode, is_alive, parse
 COUNTS = st.integers(min_value=0, max_value=2**63 - 1)
 OWNERS = st.builds(
     Owner,
-    user=st.text(),
-    host=st.text(),
-    boot_id=st.text(),
+    user=st.text(max_size=512),
+    host=st.text(max_size=512),
+    boot_id=st.text(max_size=512),
     pid_namespace=st.none() | COUNTS,
     pid=st.integers(min_value=1, max_value=2**31 - 1),
     start_token=st.none() | COUNTS,
     test=st.text(max_size=2000),
     command=st.text(max_size=2000),
     since_unix_s=st.floats(allow_nan=False, allow_infinity=False),
+    lease_id=st.none() | st.text(max_size=512),
 )
 
 
@@ -71,11 +72,17 @@ def test_half_a_record_is_none(data: st.DataObject) -> None:
         ("test", "x" * 513),
         ("since_unix_s", float("nan")),
         ("since_unix_s", float("inf")),
-        ("more", 1),
     ],
 )
 def test_field_of_another_type_is_none(field: str, value: object) -> None:
     assert parse(json.dumps(asdict(Owner.current("t")) | {field: value}).encode()) is None
+
+
+def test_record_of_an_older_or_newer_version_is_read() -> None:
+    fields = asdict(Owner.current("t", lease_id="7"))
+    del fields["lease_id"]
+    read = parse(json.dumps(fields | {"more": 1}).encode())
+    assert read == replace(Owner.current("t"), since_unix_s=fields["since_unix_s"])
 
 
 def test_missing_field_is_none() -> None:

@@ -1,20 +1,26 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Callable
-from types import SimpleNamespace
 
+import msgspec
+import psutil
 import pynvml
 import pytest
 
+import gpu_scheduler
+from gpu_scheduler import acquisition, tickets
 from gpu_scheduler import host as this_host
-from gpu_scheduler import scheduler
+from gpu_scheduler.acquisition import Blocked
 from gpu_scheduler.device import Gpu
 from gpu_scheduler.errors import LeaseTimeout, Unsatisfiable, VisibilityError
-from gpu_scheduler.locks import LockFolder
+from gpu_scheduler.locks import HeldLock, LockFolder
+from gpu_scheduler.placement import Topology
 from gpu_scheduler.scheduler import Lease, lease
-from tests.fakes.nvml import GIB, FakeNvml
+from gpu_scheduler.tickets import gate_name, waiting
+from tests.fakes.nvml import GIB, FakeNvml, host_of
 from tests.gpu_scheduler.children import PATIENCE_S, Child
 
 HOLD = """
@@ -30,8 +36,22 @@ def holder(count: int, test: str = "other") -> Child:
     return Child(HOLD.format(count=count, test=test))
 
 
-def gpus(count: int, wait_s: float = 0, min_free_bytes: int | None = None) -> Lease:
-    return lease(count, kind="cuda", test="mine", wait_s=wait_s, min_free_bytes=min_free_bytes)
+def gpus(
+    count: int,
+    wait_s: float = 0,
+    min_free_bytes: int | None = None,
+    topology: Topology | None = None,
+    on_wait: Callable[[Blocked], None] | None = None,
+) -> Lease:
+    return lease(
+        count,
+        kind="cuda",
+        test="mine",
+        wait_s=wait_s,
+        min_free_bytes=min_free_bytes,
+        topology=topology,
+        on_wait=on_wait,
+    )
 
 
 def ids(held: Lease) -> list[str]:
@@ -52,6 +72,7 @@ def test_lease_says_what_the_child_needs(host: FakeNvml) -> None:
         assert held.environment == {
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
             "CUDA_VISIBLE_DEVICES": "0,1",
+            "TPRIG_LEASE_ID": held.id,
         }
         assert held.affinity is None
         assert 0 <= held.wait_s < PATIENCE_S
@@ -88,14 +109,14 @@ def test_core_slots_are_leased_the_same_way() -> None:
     slots = this_host.core_slots()
     with lease(len(slots), kind="cpu", test="mine", wait_s=0) as held:
         assert held.affinity == frozenset(os.sched_getaffinity(0))
-        assert held.environment == {}
+        assert held.environment == {"TPRIG_LEASE_ID": held.id}
         with pytest.raises(LeaseTimeout):
             lease(1, kind="cpu", test="mine", wait_s=0)
 
 
 def test_kinds_do_not_queue_behind_each_other(folder: LockFolder) -> None:
-    turnstile = folder.try_lock("turnstile-cuda")
-    assert turnstile is not None
+    gate = folder.queue.try_lock(gate_name("cuda"))
+    assert gate is not None
     lease(1, kind="cpu", test="mine", wait_s=0).release()
 
 
@@ -125,7 +146,7 @@ def test_waiter_is_served_when_the_holder_ends(folder: LockFolder) -> None:
     with holder(2) as first:
         devices = first.hear()
         with holder(2) as second:
-            until(lambda: folder.read_record("turnstile-cuda") is not None)
+            until(lambda: any(waiting(folder.queue, "cuda")))
             first.tell()
             assert first.hear() == "released"
             assert second.hear() == devices
@@ -136,10 +157,14 @@ def test_wide_request_keeps_what_it_has_while_it_waits(host: FakeNvml, folder: L
     with holder(1) as narrow:
         narrow.hear()
         with holder(2, "wide") as wide:
-            until(lambda: folder.read_record("turnstile-cuda") is not None)
-            with pytest.raises(LeaseTimeout, match=r"queued behind .* for wide, ") as caught:
+            until(lambda: any(waiting(folder.queue, "cuda")))
+            with pytest.raises(LeaseTimeout, match=r"position 2 .* behind .* for wide, ") as caught:
                 gpus(1)
-            assert [refusal.leased for refusal in caught.value.refusals] == [True]
+            leased, kept = caught.value.refusals
+            assert (leased.leased, kept.leased) == (True, False)
+            assert "kept for 2 device(s) of" in kept.reason
+            assert kept.holder is not None
+            assert kept.holder.test == "wide"
             narrow.tell()
             assert narrow.hear() == "released"
             # In the host's order, although the second was taken first.
@@ -175,32 +200,53 @@ def test_too_little_free_memory_is_gone_around(host: FakeNvml) -> None:
         gpus(2, min_free_bytes=100 * GIB)
 
 
-def test_nobody_queues_behind_a_wait_for_a_foreign_process(
-    host: FakeNvml, folder: LockFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nobody_queues_behind_a_wait_for_a_foreign_process(host: FakeNvml) -> None:
     host.gpus[0].processes = [(os.getppid(), GIB)]
-    pauses: list[bool] = []
+    told: list[Blocked] = []
 
-    def while_it_sleeps(_seconds: float) -> None:
-        names = ["turnstile-cuda", *(gpu.uuid for gpu in host.gpus)]
-        locks = [folder.try_lock(name) for name in names]
-        pauses.append(None not in locks)
-        for lock in locks:
-            if lock is not None:
-                lock.release()
+    def when_told(blocked: Blocked) -> None:
+        told.append(blocked)
+        gpus(1).release()  # from the one that others may use
         host.gpus[0].processes = []
 
-    monkeypatch.setattr(
-        scheduler, "time", SimpleNamespace(monotonic=time.monotonic, sleep=while_it_sleeps)
-    )
-    with gpus(2, wait_s=PATIENCE_S) as held:
-        assert pauses == [True]
+    with gpus(2, wait_s=PATIENCE_S, on_wait=when_told) as held:
         assert [device.processes for device in held.devices] == [(), ()]
+    assert len(told) == 1
+    assert f"pid {os.getppid()}" in told[0].refusals[0].reason
+
+
+def test_whoever_waits_is_told_for_whom() -> None:
+    told: list[Blocked] = []
+    with holder(2, "other") as other:
+        other.hear()
+
+        def when_told(blocked: Blocked) -> None:
+            told.append(blocked)
+            other.tell()
+
+        gpus(1, wait_s=PATIENCE_S, on_wait=when_told).release()
+        assert other.hear() == "released"
+    (blocked,) = told
+    assert blocked.position == 1
+    holders = [refusal.holder for refusal in blocked.refusals]
+    assert [each.pid for each in holders if each] == [other.process.pid] * 2
+
+
+def test_what_the_callback_raises_ends_the_wait(folder: LockFolder) -> None:
+    def refuse(_: Blocked) -> None:
+        raise KeyboardInterrupt
+
+    with holder(2) as other:
+        other.hear()
+        with pytest.raises(KeyboardInterrupt):
+            gpus(1, wait_s=PATIENCE_S, on_wait=refuse)
+    assert not any(waiting(folder.queue, "cuda"))
+    gpus(2).release()
 
 
 def test_device_that_vanishes_is_not_handed_out(host: FakeNvml) -> None:
     def lose(sessions: int) -> None:
-        if sessions == 2:
+        if sessions == 2:  # The first asks which there are, the second looks at what is locked.
             host.gpus[0].error = pynvml.NVML_ERROR_GPU_IS_LOST
 
     host.on_init = lose
@@ -265,3 +311,166 @@ def test_snapshots_are_those_of_the_grant(host: FakeNvml) -> None:
         (device,) = held.devices
     assert isinstance(device, Gpu)
     assert device.memory_used_bytes == host.sessions * GIB
+
+
+def test_quarantined_device_is_gone_around_and_said(host: FakeNvml) -> None:
+    gpu_scheduler.quarantine(host.gpus[0].uuid, "leaked 3 GiB", 3600)
+    with gpus(1) as held:
+        assert ids(held) == [host.gpus[1].uuid]
+    with pytest.raises(LeaseTimeout, match=r"in quarantine by .* leaked 3 GiB"):
+        gpus(2)
+    gpu_scheduler.lift_quarantine(host.gpus[0].uuid)
+    gpus(2).release()
+
+
+# --- the queue, with real processes ------------------------------------------------------------
+
+
+def standing(folder: LockFolder) -> list[str]:
+    found = sorted(waiting(folder.queue, "cuda"), key=lambda ticket: ticket.number)
+    return [ticket.owner.test for ticket in found]
+
+
+def test_first_come_is_first_served(folder: LockFolder) -> None:
+    with holder(2, "first") as first, holder_after(first, 2, "second") as second:
+        until(lambda: standing(folder) == ["second"])
+        with holder(1, "third") as third:
+            until(lambda: standing(folder) == ["second", "third"])
+            first.tell()
+            assert first.hear() == "released"
+            second.hear()
+            assert standing(folder) == ["third"]
+            second.tell()
+            third.hear()
+
+
+def holder_after(first: Child, count: int, test: str) -> Child:
+    """A holder that comes when the first one has got what it asked for."""
+    first.hear()
+    return holder(count, test)
+
+
+def test_killed_waiter_holds_nobody_up(folder: LockFolder) -> None:
+    with holder(1, "first") as first, holder_after(first, 2, "wide") as wide:
+        until(lambda: standing(folder) == ["wide"])
+        with holder(1, "narrow") as narrow:
+            until(lambda: standing(folder) == ["wide", "narrow"])
+            wide.kill()
+            narrow.hear()
+        assert standing(folder) == []
+
+
+def test_killed_holder_wakes_the_waiter(folder: LockFolder) -> None:
+    with holder(2, "first") as first, holder_after(first, 1, "second") as second:
+        until(lambda: standing(folder) == ["second"])
+        first.kill()
+        second.hear()
+
+
+def test_narrow_request_passes_a_wide_one_that_cannot_use_its_device(
+    host: FakeNvml, folder: LockFolder
+) -> None:
+    """A GPU that is too small for the wide request is nobody's to keep."""
+    host.gpus = host_of(3).gpus
+    host.gpus[2].total_bytes = 24 * GIB
+    with gpus(1) as first:
+        assert ids(first) == [host.gpus[0].uuid]
+        passed: list[str] = []
+
+        def while_wide_waits(_: Blocked) -> None:
+            with gpus(1) as narrow:
+                passed.extend(ids(narrow))
+            first.release()
+
+        with gpus(2, wait_s=PATIENCE_S, min_free_bytes=40 * GIB, on_wait=while_wide_waits) as wide:
+            assert ids(wide) == [host.gpus[0].uuid, host.gpus[1].uuid]
+    assert passed == [host.gpus[2].uuid]
+
+
+def test_linked_set_is_drained_while_others_use_the_rest(host: FakeNvml) -> None:
+    host.gpus = host_of(4).gpus
+    host.nvlinks = [(0, 1), (2, 3)]
+    one, other = gpus(1), gpus(2)
+    assert (ids(one), ids(other)) == ([host.gpus[0].uuid], [gpu.uuid for gpu in host.gpus[2:]])
+    seen: list[str] = []
+
+    def while_pair_waits(blocked: Blocked) -> None:
+        kept = {refusal.device_id: refusal for refusal in blocked.refusals}
+        assert "kept for" not in kept[host.gpus[0].uuid].reason
+        other.release()
+        with gpus(1) as narrow:  # not the one that is free beside the device it waits for
+            seen.extend(ids(narrow))
+            one.release()
+
+    with gpus(2, wait_s=PATIENCE_S, topology="nvlink", on_wait=while_pair_waits) as pair:
+        assert ids(pair) == [gpu.uuid for gpu in host.gpus[:2]]
+    assert seen == [host.gpus[2].uuid]
+
+
+def test_waiting_for_ever_is_waiting(folder: LockFolder) -> None:
+    with holder(2, "first") as first:
+        first.hear()
+        gpus(1, wait_s=float("inf"), on_wait=lambda _: first.tell()).release()
+
+
+def test_gate_that_stays_locked_is_told(
+    folder: LockFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a process that was stopped within it: nobody can know who is served next."""
+    monkeypatch.setattr(acquisition, "_GATE_PATIENCE_S", 0.0)
+    gate = folder.queue.try_lock(gate_name("cuda"))
+    assert gate is not None
+    with pytest.raises(LeaseTimeout, match="stayed locked"):
+        gpus(1)
+    gate.release()
+    gpus(2).release()
+
+
+def stop_outside_of_the_gate(child: Child, folder: LockFolder) -> None:
+    gates: list[HeldLock | None] = []
+
+    def enter() -> bool:
+        gates.append(folder.queue.try_lock(gate_name("cuda")))
+        return gates[-1] is not None
+
+    until(enter)
+    os.kill(child.process.pid, signal.SIGSTOP)
+    until(lambda: psutil.Process(child.process.pid).status() == psutil.STATUS_STOPPED)
+    gate = gates.pop()
+    assert gate is not None
+    gate.release()
+
+
+def test_stopped_waiter_holds_nobody_up_for_longer_than_it_wanted_to_wait(
+    folder: LockFolder,
+) -> None:
+    with holder(1, "first") as first, holder_after(first, 2, "wide") as wide:
+        until(lambda: standing(folder) == ["wide"])
+        stop_outside_of_the_gate(wide, folder)
+        (ticket,) = waiting(folder.queue, "cuda")
+        late = msgspec.structs.replace(ticket, deadline_s=0.0)
+        name = tickets.slot_name("cuda", ticket.slot)
+        folder.queue.write_file(name, "owner", msgspec.json.encode(late))
+        gpus(1, wait_s=PATIENCE_S).release()
+
+
+def test_request_keeps_its_place_when_the_driver_objects(
+    host: FakeNvml, folder: LockFolder
+) -> None:
+    """What it was given turns out to be in use: it goes on waiting, and claims what is left."""
+    with holder(2, "first") as first:
+        first.hear()
+        claims: list[tuple[int, tuple[str, ...]]] = []
+
+        def object_once(_sessions: int) -> None:
+            for ticket in waiting(folder.queue, "cuda"):
+                claims.append((ticket.claim.count, ticket.claim.among))
+                busy = ticket.claim.count == 0 and len(claims) < 9
+                host.gpus[0].processes = [(os.getppid(), GIB)] if busy else []
+
+        host.on_init = object_once
+        gpus(2, wait_s=PATIENCE_S, on_wait=lambda _: first.tell()).release()
+    # Examined, looked at again while it claims only the other, and examined again.
+    assert claims[0][0] == 0
+    assert (2, (host.gpus[1].uuid,)) in claims
+    assert claims[-1][0] == 0

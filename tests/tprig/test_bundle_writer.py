@@ -65,6 +65,15 @@ def test_a_folder_that_holds_something_is_refused(tmp_path: Path) -> None:
     assert everything(tmp_path) == ["precious"]
 
 
+def test_of_two_runs_that_begin_in_one_folder_one_is_refused(tmp_path: Path) -> None:
+    """Both may find it empty: whoever comes second must not write into the other's bundle."""
+    first = Writer(tmp_path)
+    with pytest.raises(BundleError, match="is being written by another run"):
+        Writer(tmp_path)
+    first.document("plan.json", PLAN)
+    assert everything(tmp_path) == ["plan.json"]
+
+
 def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(BundleError, match="nothing was written"):

@@ -158,11 +158,30 @@ def test_a_changed_work_tree_has_the_digest_of_its_diff(checkout: Path) -> None:
     git(checkout, "config", "diff.noprefix", "true")
     git(checkout, "config", "color.ui", "always")
     found = repository(checkout)
-    plain = git(checkout, "-c", "diff.noprefix=false", "-c", "color.ui=never", "diff", "HEAD")
+    plain = git(
+        checkout,
+        "-c",
+        "diff.noprefix=false",
+        "-c",
+        "color.ui=never",
+        "diff",
+        "--full-index",
+        "HEAD",
+    )
     assert found.dirty
     assert found.diff_digest == hashlib.sha256(plain.encode()).hexdigest()
     (checkout / "a.py").write_text("three\n")
     assert repository(checkout).diff_digest != found.diff_digest
+
+
+@pytest.mark.parametrize("content", ["text\n", "bin\0ary"], ids=["text", "binary"])
+def test_the_digest_covers_what_new_files_hold(checkout: Path, content: str) -> None:
+    (checkout / "new.py").write_text(content)
+    first = repository(checkout).diff_digest
+    (checkout / "new.py").write_text(content + "more")
+    assert repository(checkout).diff_digest != first
+    assert git(checkout, "diff", "--cached") == ""
+    assert "?? new.py" in git(checkout, "status", "--porcelain")
 
 
 def test_an_untracked_file_makes_a_work_tree_dirty(checkout: Path) -> None:
@@ -286,6 +305,14 @@ def test_what_tells_no_secret_is_recorded_as_it_is() -> None:
 
 def test_what_does_not_matter_is_not_recorded() -> None:
     assert redacted_variables({"HOME": "/h", "USER": "u", "BUILDKITE_BUILD_AUTHOR": "a"}) == {}
+
+
+def test_where_the_shell_stands_is_no_secret() -> None:
+    variables = {"PWD": "/home/al/x", "OLDPWD": "/home/al", "PYTHONPATH": "/home/alice/lib"}
+    assert redacted_variables(variables) == {"PYTHONPATH": "/home/alice/lib"}
+    assert redacted_variables({"MYSQL_PWD": "/home/al", "PYTHONPATH": "/home/al"}) == {
+        "PYTHONPATH": REDACTED
+    }
 
 
 def test_packages_whose_names_sound_secret_are_kept() -> None:

@@ -7,7 +7,7 @@ import pytest
 from tests.fakes import bundles, histories
 from tprig import evidence
 from tprig.bundle import Bundle, Problem, load
-from tprig.judged import judge_again, overall, plan_digest, verdicts_of, version_match
+from tprig.judged import judge_again, overall, plan_digest, unpassed, verdicts_of, version_match
 
 
 @pytest.fixture(scope="module")
@@ -119,3 +119,24 @@ def test_a_known_issue_with_malformed_versions_leaves_its_claim_open(tmp_path: P
     plan = histories.plan(histories.claims(), [issue])
     judged = judge_again(load(bundles.write(tmp_path / "bundle", histories.pair(1), plan)))
     assert judged.exit_code == 2
+
+
+@pytest.mark.parametrize("outcome", ["failed", "error", "interrupted", None])
+def test_a_run_of_which_a_test_did_not_pass_can_not_pass(
+    bundle: Bundle, outcome: str | None
+) -> None:
+    """Whatever became of its claims: the ledger says that something went wrong."""
+    assert bundle.ledger is not None
+    *rest, last = bundle.ledger.records
+    ended = msgspec.structs.replace(last, outcome=outcome)
+    changed = replace(bundle, ledger=replace(bundle.ledger, records=(*rest, ended)))
+    assert unpassed(changed) == {last.test: outcome or "did not finish"}
+    judged = judge_again(changed)
+    assert (judged.overall, judged.exit_code) == ("unknown", 2)
+
+
+def test_a_test_that_never_ran_is_told(bundle: Bundle) -> None:
+    assert bundle.ledger is not None
+    assert bundle.plan is not None
+    none = replace(bundle, ledger=replace(bundle.ledger, records=()))
+    assert unpassed(none) == dict.fromkeys(bundle.plan.tests, "did not finish")

@@ -87,6 +87,15 @@ def test_a_worker_whose_end_the_host_has_noted_is_named(ended: int, engine_of: E
     }
 
 
+def test_a_worker_that_ended_in_order_is_not_blamed(living: int, engine_of: EngineOf) -> None:
+    """It went because another one was killed."""
+    engine = engine_of(living, None)
+    (engine.footprint.runtime / "endings").write_text(f"{2**22} 0\n{2**22 + 1} -9\n")
+    dead = {2**22: "rank0", 2**22 + 1: "rank1"}
+    assert list(engine.endings(dead)) == [2**22 + 1]
+    assert list(engine.endings({2**22: "rank0"})) == [2**22]
+
+
 def test_a_worker_whose_host_lives_is_named_though_nobody_knows_how_it_ended(
     living: int, engine_of: EngineOf
 ) -> None:

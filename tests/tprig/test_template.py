@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import stat
@@ -13,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tprig import messages, template
@@ -129,6 +131,16 @@ def test_a_program_that_never_says_anything_is_killed(
     python = script(tmp_path, "#!/bin/sh\nexec sleep 1000\n")
     assert "has not imported vLLM within 0.1 s" in told(python, log, warm_deadline_s=0.1)
     assert ended == [-signal.SIGKILL]
+
+
+def test_a_program_is_killed_with_what_it_has_started(tmp_path: Path, log: Path) -> None:
+    """A wrapper that does not `exec` its Python leaves it behind otherwise."""
+    started = tmp_path / "pid"
+    say = """echo '{"type":"hello"}' >&$4"""
+    lines = ("#!/bin/bash", f"sleep 1000 & echo $! > '{started}'", say, "wait", "")
+    assert "found something else" in told(script(tmp_path, "\n".join(lines)), log)
+    with contextlib.suppress(psutil.NoSuchProcess):
+        psutil.Process(int(started.read_text())).wait(PATIENCE_S)
 
 
 def test_a_program_that_says_something_else(tmp_path: Path, log: Path) -> None:

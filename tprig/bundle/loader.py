@@ -14,9 +14,10 @@ from typing import Any, Literal, TypeVar
 from tprig import evidence
 from tprig.bundle import manifest, records
 from tprig.bundle.files import MANIFEST, printable
+from tprig.bundle.oracle import OracleReader, attach
 from tprig.bundle.records import CutError, MalformedError
 from tprig.bundle.tree import Tree
-from tprig.history import EngineHistory, RunHistory, Stream
+from tprig.history import CallHistory, EngineHistory, ReplayHistory, RunHistory, Stream
 
 MAX_RANKS = 1024
 
@@ -54,6 +55,8 @@ class Bundle:
     ledger: Stream[evidence.LedgerRecord] | None = None
     engines: Mapping[str, EngineHistory] = field(default_factory=dict)
     runs: Mapping[str, RunHistory] = field(default_factory=dict)
+    calls: Mapping[str, CallHistory] = field(default_factory=dict)
+    replays: tuple[ReplayHistory, ...] = ()
     digest: str | None = None
     """The manifest's root digest; None when the bundle is not sealed."""
 
@@ -99,10 +102,12 @@ class _Loader:
         self._readable: set[str] = set()
         self._damaged: set[str] = set()
 
+        self._oracle = OracleReader(self, root)
+
     def load(self) -> Bundle:
         inventory = self._tree.inventory()
         for path, fault in inventory.faults.items():
-            self._damage(path, fault)
+            self.damage(path, fault)
         self._readable.update(inventory.sizes_bytes)
         if not self._verify(inventory.sizes_bytes):
             return Bundle(root=self._root, sealed=False, problems=tuple(self._problems))
@@ -113,26 +118,27 @@ class _Loader:
         if MANIFEST in self._damaged:
             return False
         if MANIFEST not in self._readable:
-            self._miss(MANIFEST, "is not there: the run was interrupted, nothing vouches for it")
+            self.miss(MANIFEST, "is not there: the run was interrupted, nothing vouches for it")
             return True
         try:
             self._manifest = manifest.read(self._tree)
         except (MalformedError, CutError) as error:
-            self._damage(MANIFEST, str(error))
+            self.damage(MANIFEST, str(error))
         except OSError as error:
-            self._damage(MANIFEST, f"cannot be read ({error.strerror})")
+            self.damage(MANIFEST, f"cannot be read ({error.strerror})")
         else:
             for path, fault in manifest.verify(self._tree, self._manifest, sizes_bytes):
-                self._damage(path, fault)
+                self.damage(path, fault)
         return self._manifest is not None
 
     def _bundle(self) -> Bundle:
         sealed = self._manifest
-        plan = self._document("plan.json", evidence.Plan)
-        environment = self._document("environment.json", evidence.Environment)
-        ledger = self._stream("ledger.jsonl", "ledger", sealed.bundle if sealed else None)
-        engines = {name: self._engine(name) for name in self._folders("engines")}
-        runs = {name: self._run(name, engines) for name in self._folders("runs")}
+        plan = self.document("plan.json", evidence.Plan)
+        environment = self.document("environment.json", evidence.Environment)
+        ledger = self.stream("ledger.jsonl", "ledger", sealed.bundle if sealed else None)
+        engines = {name: self._engine(name) for name in self.folders("engines")}
+        runs = {name: self._run(name, engines) for name in self.folders("runs")}
+        calls, replays = self._oracle.calls(), self._oracle.replays()
         if plan is not None:
             self._check_plan(plan, runs)
         return Bundle(
@@ -141,28 +147,30 @@ class _Loader:
             plan=plan,
             environment=environment,
             # Verdicts follow from the evidence: a sealed bundle may still be without.
-            verdicts=self._document("verdicts.json", evidence.Verdicts, needed=sealed is None),
+            verdicts=self.document("verdicts.json", evidence.Verdicts, needed=sealed is None),
             ledger=ledger,
             engines=engines,
-            runs=runs,
+            runs={name: attach(run, calls, replays) for name, run in runs.items()},
+            calls=calls,
+            replays=replays,
             digest=sealed.root if sealed else None,
             # Last: all of the above adds to them.
             problems=tuple(self._problems),
         )
 
-    def _folders(self, parent: str) -> list[str]:
+    def folders(self, parent: str) -> list[str]:
         paths = (path.split("/") for path in self._readable | self._damaged)
         return sorted({parts[1] for parts in paths if parts[0] == parent and len(parts) > 2})
 
     def _engine(self, name: str) -> EngineHistory:
         folder = f"engines/{name}"
-        events = self._stream(f"{folder}/events.jsonl", "engine", name)
+        events = self.stream(f"{folder}/events.jsonl", "engine", name)
         # An engine that was never ready had no configuration to tell.
         ready = events is not None and any(e.event == "ready" for e in events.records)
         return EngineHistory(
             id=name,
-            arm=self._document(f"{folder}/spec.json", evidence.Arm),
-            effective=self._document(f"{folder}/effective.json", evidence.Effective, needed=ready),
+            arm=self.document(f"{folder}/spec.json", evidence.Arm),
+            effective=self.document(f"{folder}/effective.json", evidence.Effective, needed=ready),
             events=events,
         )
 
@@ -172,21 +180,21 @@ class _Loader:
         return RunHistory(
             id=name,
             run=run,
-            workload=self._document(f"{folder}/requests.json", evidence.Workload),
-            outputs=self._stream(f"{folder}/outputs.jsonl", "outputs", name),
-            steps=self._stream(f"{folder}/steps.jsonl", "steps", name),
+            workload=self.document(f"{folder}/requests.json", evidence.Workload),
+            outputs=self.stream(f"{folder}/outputs.jsonl", "outputs", name),
+            steps=self.stream(f"{folder}/steps.jsonl", "steps", name),
             ranks=dict(self._ranks(name, run)),
-            forensics=self._stream(f"{folder}/forensics.jsonl", "forensics", name, needed=False),
+            forensics=self.stream(f"{folder}/forensics.jsonl", "forensics", name, needed=False),
             engine=self._engine_of(run, engines),
         )
 
     def _checked_run(self, name: str) -> evidence.Run | None:
         path = f"runs/{name}/run.json"
-        run = self._document(path, evidence.Run)
+        run = self.document(path, evidence.Run)
         if run is not None and run.id != name:
-            self._damage(path, f"names the run '{run.id}', in the folder of '{name}'")
+            self.damage(path, f"names the run '{run.id}', in the folder of '{name}'")
         elif run is not None and run.rank_streams > MAX_RANKS:
-            self._damage(path, f"says {run.rank_streams} rank streams; the limit is {MAX_RANKS}")
+            self.damage(path, f"says {run.rank_streams} rank streams; the limit is {MAX_RANKS}")
         else:
             return run
         return None
@@ -197,7 +205,7 @@ class _Loader:
         if run is None:
             return None
         if run.engine not in engines:
-            self._miss(f"engines/{run.engine}", f"is not there; the run '{run.id}' names it")
+            self.miss(f"engines/{run.engine}", f"is not there; the run '{run.id}' names it")
         return engines.get(run.engine)
 
     def _ranks(
@@ -207,8 +215,8 @@ class _Loader:
         for rank in sorted(expected | self._recorded_ranks(f"runs/{name}/ranks/")):
             path = f"runs/{name}/ranks/rank{rank}.jsonl"
             if run is not None and rank not in expected:
-                self._damage(path, f"is one too many: run.json says {run.rank_streams}")
-            elif (stream := self._stream(path, "rank", name)) is not None:
+                self.damage(path, f"is one too many: run.json says {run.rank_streams}")
+            elif (stream := self.stream(path, "rank", name)) is not None:
                 yield rank, stream
 
     def _recorded_ranks(self, folder: str) -> set[int]:
@@ -219,66 +227,66 @@ class _Loader:
         claims = [claim for claim in plan.claims if claim.requirement == "required"]
         wanted = {run: claim.id for claim in claims for run in claim.runs.values()}
         for run in sorted(wanted.keys() - runs.keys()):
-            self._miss(f"runs/{run}", f"is not there; the claim '{wanted[run]}' rests on it")
+            self.miss(f"runs/{run}", f"is not there; the claim '{wanted[run]}' rests on it")
 
-    def _document(self, path: str, kind: type[_T], *, needed: bool = True) -> _T | None:
+    def document(self, path: str, kind: type[_T], *, needed: bool = True) -> _T | None:
         try:
-            handle = self._open(path, needed=needed)
+            handle = self.open(path, needed=needed)
             if handle is not None:
                 with handle:
                     return records.read_document(handle, kind)
         except MalformedError as error:
-            self._damage(path, str(error))
+            self.damage(path, str(error))
         except CutError as error:
             self._report_cut(path, str(error))
         except OSError as error:
-            self._damage(path, f"cannot be read ({error.strerror})")
+            self.damage(path, f"cannot be read ({error.strerror})")
         return None
 
-    def _stream(
+    def stream(
         self, path: str, kind: str, subject: str | None, *, needed: bool = True
     ) -> Stream[Any] | None:
         try:
-            handle = self._open(path, needed=needed)
+            handle = self.open(path, needed=needed)
             if handle is None:
                 return None
             with handle:
                 stream = records.read_stream(handle, path, kind, subject)
         except MalformedError as error:
-            self._damage(path, str(error))
+            self.damage(path, str(error))
         except OSError as error:
-            self._damage(path, f"cannot be read ({error.strerror})")
+            self.damage(path, f"cannot be read ({error.strerror})")
         else:
             self._check_end(stream)
             return stream
         return None
 
-    def _open(self, path: str, *, needed: bool = True) -> BufferedReader | None:
+    def open(self, path: str, *, needed: bool = True) -> BufferedReader | None:
         if path in self._damaged:
             return None
         if path in self._readable:
             return self._tree.open(path)
         if needed:
-            self._miss(path, "is not there: it was never written")
+            self.miss(path, "is not there: it was never written")
         return None
 
     def _report_cut(self, path: str, message: str) -> None:
         # Documents are put in place whole, so a sealed one that is not was made so.
         if self._manifest is None:
-            self._miss(path, f"{message}: the run was interrupted while it was written")
+            self.miss(path, f"{message}: the run was interrupted while it was written")
         else:
-            self._damage(path, message)
+            self.damage(path, message)
 
     def _check_end(self, stream: Stream[Any]) -> None:
         count = len(stream.records)
         if not stream.complete:
-            self._miss(stream.path, f"was cut short: {count} whole records, no end record")
+            self.miss(stream.path, f"was cut short: {count} whole records, no end record")
         elif stream.dropped:
-            self._miss(stream.path, f"lacks {stream.dropped} records that could not be written")
+            self.miss(stream.path, f"lacks {stream.dropped} records that could not be written")
 
-    def _damage(self, path: str, message: str) -> None:
+    def damage(self, path: str, message: str) -> None:
         self._damaged.add(path)
         self._problems.append(Problem("damaged", printable(path), printable(message)))
 
-    def _miss(self, path: str, message: str) -> None:
+    def miss(self, path: str, message: str) -> None:
         self._problems.append(Problem("missing", printable(path), printable(message)))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import threading
+import weakref
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -176,6 +178,27 @@ class StreamWriter:
         return self._closed
 
 
+def _claimed(root: Path) -> int | None:
+    """A descriptor that holds the folder for this writer: two runs may begin at the same moment.
+
+    Raises:
+        BundleError: when another one holds it.
+    """
+    descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise BundleError(
+            f"{printable(str(root))} is being written by another run; name another folder"
+        ) from None
+    except OSError:
+        # Some network file systems lock no folders: what is left is to look whether it is empty.
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
 class Writer:
     """Writes a bundle into a folder of its own.
 
@@ -195,6 +218,9 @@ class Writer:
         self._lock = threading.RLock()
         with files.reporting(str(root), "nothing was written"):
             root.mkdir(parents=True, exist_ok=True)
+            claim = _claimed(root)
+            if claim is not None:
+                weakref.finalize(self, os.close, claim)
             occupied = next(root.iterdir(), None)
         if occupied is not None:
             raise BundleError(

@@ -12,12 +12,16 @@ from tprig.checkers.collectives import RANK_ORDER
 from tprig.checkers.coverage import COVERAGE
 from tprig.checkers.engine import ENGINE
 from tprig.checkers.masks import MASKS
+from tprig.checkers.oracle import ORACLE
 from tprig.checkers.outputs import OUTPUTS
 from tprig.checkers.parity import PARITY
 
 CHECKERS: Mapping[str, Checker] = {
     checker.name: checker
-    for checker in (MASKS, OUTPUTS, ACCEPTANCE, PARITY, RANK_ORDER, ENGINE, COVERAGE, CAUGHT)
+    for checker in (
+        *(MASKS, OUTPUTS, ACCEPTANCE, PARITY, RANK_ORDER),
+        *(ENGINE, COVERAGE, ORACLE, CAUGHT),
+    )
 }
 
 __all__ = ["CHECKERS", "Checker"]

@@ -57,6 +57,66 @@ _TABLE = (
         "top-k filtering and the packed-bitmask fallback",
     ),
     Anomaly(
+        "oracle.record",
+        "A captured call is not what the worker took, or contradicts the rest of the run.",
+        "who changed the bundle, and the tensor that is named",
+    ),
+    Anomaly(
+        "oracle.rank-agreement",
+        "Ranks captured different inputs or outputs of the same call of the rejection sampler.",
+        "the stage that is named: hidden states, the gather of logits, or what comes after it",
+    ),
+    Anomaly(
+        "oracle.input-mutation",
+        "A call of the rejection sampler changed what it was given.",
+        "operations in place on logits, drafts, boundaries and positions",
+    ),
+    Anomaly(
+        "oracle.rng-state",
+        "A call left the seeds or the device's random generator in another state than it must.",
+        "what draws from the device's generator instead of seeds and positions",
+    ),
+    Anomaly(
+        "oracle.decisions",
+        "A draft was accepted or refused against the accept test, or not always alike.",
+        "the rejection kernel: the accept test, its random draws, and the chunk it reads from",
+    ),
+    Anomaly(
+        "oracle.counts",
+        "Numbers of sampled and rejected tokens do not add up, or are not always alike.",
+        "get_num_sampled_and_rejected, and memory that is read before it is written",
+    ),
+    Anomaly(
+        "oracle.tokens",
+        "A sampled token is not the one that seed and position lead to, or not always alike.",
+        "resampling: residual logits, Gumbel noise and the insertion of the resampled token",
+    ),
+    Anomaly(
+        "oracle.reconstruction",
+        "Supports, processed logits and logprobs of a call do not follow from its raw logits.",
+        "the order of logits processors, top-k, top-p, and what the mask is taken from",
+    ),
+    Anomaly(
+        "oracle.logprobs",
+        "Logprobs of a call are not those of its processed logits, or not always alike.",
+        "compute_topk_scores and the rows it is given",
+    ),
+    Anomaly(
+        "oracle.ranks",
+        "Ranks of a call's tokens are not those in its processed logits, or not always alike.",
+        "the ranks kernel and the row it reads",
+    ),
+    Anomaly(
+        "oracle.production",
+        "Replays of a call agree with each other, and not with what production returned.",
+        "what differs between the engine and a fresh sampler: stale state, races, another vLLM",
+    ),
+    Anomaly(
+        "oracle.backend-drift",
+        "On another kind of device a decision or a logprob differs by more than the tolerance.",
+        "the reference's margin for the decision, and both devices' kernels",
+    ),
+    Anomaly(
         "output.tokens",
         "The emitted tokens, or where and why they end, are not what they must be.",
         "whatever the two runs do differently before the row that is named",
@@ -192,6 +252,12 @@ _TABLE = (
         "engine.leak",
         "A process, shared-memory segment or socket of the engine outlived it.",
         "the process ids and paths that remained",
+    ),
+    Anomaly(
+        "gpu.leak",
+        "A GPU's memory did not return to what it was before the engine, in the time that the "
+        "driver needs, or a process still computes on it.",
+        "the processes that are named, and what the engine does not free when it is stopped",
     ),
     Anomaly(
         "engine.refusal",

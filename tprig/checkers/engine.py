@@ -92,6 +92,10 @@ def _other(event: EngineEvent) -> tuple[str, str] | None:
         return "engine.leak", (
             f"expected nothing of the engine to be left, found {', '.join(left)}: {event.detail}"
         )
+    if event.event == "leaked":
+        return "gpu.leak", (
+            f"expected the devices as they were before the engine, found {event.detail}"
+        )
     if event.event == "refused":
         return "engine.refusal", f"expected the engine to start, found it refused: {event.detail}"
     return None

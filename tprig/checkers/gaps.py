@@ -50,12 +50,17 @@ def moved_seams(checker: Checker, runs: Runs) -> list[str]:
     """Seams that the checker's evidence rests on and that are not as expected."""
     return list(
         dict.fromkeys(
-            f"seam {seam.name} ({seam.target}): expected {seam.expected}, found {seam.found}"
+            f"{_place(seam)}: expected {seam.expected}, found {seam.found}"
             for run in runs.values()
             for seam in _seams(run)
             if seam.name in checker.seams and not seam.ok
         )
     )
+
+
+def _place(seam: Seam) -> str:
+    """A recorder that could not be installed has a name, and no place in vLLM."""
+    return f"seam {seam.name} ({seam.target})" if seam.target else f"recorder {seam.name}"
 
 
 def _seams(run: RunHistory) -> Iterator[Seam]:

@@ -46,20 +46,21 @@ from tprig.history import RunHistory
 
 ANOMALY = "output.tp-parity"
 
-LOGPROB_TOLERANCE = {
-    ("cpu", "torch.float32"): 1e-4,
-    ("cuda", "torch.float32"): 1e-2,
-    ("cpu", "torch.float16"): 0.03,
-    ("cuda", "torch.float16"): 0.03,
-    ("cpu", "torch.bfloat16"): 0.25,
-    ("cuda", "torch.bfloat16"): 0.25,
+ROUNDING = {
+    ("cpu", "torch.float32"): 64 * 2**-24,
+    ("cuda", "torch.float32"): 2 * 2**-11,
+    ("cpu", "torch.float16"): 16 * 2**-11,
+    ("cuda", "torch.float16"): 16 * 2**-11,
+    ("cpu", "torch.bfloat16"): 16 * 2**-8,
+    ("cuda", "torch.bfloat16"): 16 * 2**-8,
 }
-"""How far logprobs may differ, by platform and dtype, at temperature 1 or more.
+"""How far logits may differ for each unit of the largest, by platform and dtype.
 
-About 64 unit roundoffs of what carries the products: 2**-8 for bfloat16, 2**-11 for float16. On
-CUDA float32 products may be TF32 (2**-11, accumulated in float32; 3.6e-3 was seen). On the CPU
-float32 is float32 (2**-24; 5e-6 was seen), with room for long sums. Below temperature 1 logits are
-divided by it, and so is this.
+Rounding is relative: logits of 25 in bfloat16 lie 0.125 apart. So this is a number of unit
+roundoffs (Higham, Accuracy and Stability of Numerical Algorithms, 2002, section 3.1): 2**-8 for
+bfloat16, 2**-11 for float16, 2**-24 for float32; products of float32 on CUDA may be TF32 (2**-11),
+which is then summed in float32. At logits of about 24, differences of 0.25 (bfloat16, CPU), 1.2e-5
+(float32, CPU) and 3.6e-3 (float32, CUDA) were seen.
 """
 
 CONFIDENCE = 1 - 1e-6
@@ -87,19 +88,42 @@ def check_parity(claim: Claim, runs: Runs) -> Judgement:  # noqa: ARG001 - a che
 
 
 def _tolerance(tp1: RunHistory, tp2: RunHistory, judgement: Judgement) -> float | None:
+    """How far rounding may take logits apart, if it is known for what the runs are."""
     kinds = []
     for run in (tp1, tp2):
         engine = run.engine
         dtype = engine.effective.config.get("model.dtype") if engine and engine.effective else None
         platform = engine.arm.platform if engine and engine.arm else None
         kinds.append((platform, dtype))
-    known = [LOGPROB_TOLERANCE.get((str(platform), str(dtype))) for platform, dtype in kinds]
-    if kinds[0] == kinds[1] and known[0] is not None:
-        return known[0]
+    rounding = ROUNDING.get((str(kinds[0][0]), str(kinds[0][1])))
+    if kinds[0] == kinds[1] and rounding is not None:
+        return rounding * max(_logit_scale(tp1), _logit_scale(tp2))
     judgement.missing.append(
         f"expected one known platform and dtype of both runs, found {kinds[0]} and {kinds[1]}"
     )
     return None
+
+
+def _logit_scale(run: RunHistory) -> float:
+    """At most the largest absolute logit of a run, and at least 1.
+
+    The logits are not on record, but logprobs times the temperature are the logits but for a shift,
+    and the larger of two numbers is at least half of their distance.
+    """
+    asked = run.workload.requests if run.workload is not None else []
+    temperatures = {request.id: request.sampling.temperature for request in asked}
+    spans = (
+        temperatures.get(name, 0.0) * _span(row.row.finite)
+        for name, request in emitted(run).items()
+        for row in request.rows
+        if row.row.finite is not None
+    )
+    return max(1.0, max(spans, default=0.0) / 2)
+
+
+def _span(finite: Finite) -> float:
+    logprobs = [x for x in map(float, finite.logprobs) if math.isfinite(x)]
+    return max(logprobs) - min(logprobs) if logprobs else 0.0
 
 
 @dataclass

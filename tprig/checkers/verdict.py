@@ -20,6 +20,7 @@ from tprig.checkers import CHECKERS
 from tprig.checkers.anomalies import ANOMALIES, blame, by_blame
 from tprig.checkers.checker import Judgement
 from tprig.checkers.gaps import cast, gaps, moved_seams
+from tprig.checkers.premises import premises
 from tprig.checkers.wording import counted
 from tprig.evidence import Claim, Finding, KnownIssue, Plan, Verdict, VerdictName
 from tprig.history import RunHistory
@@ -78,8 +79,13 @@ def judge_claim(
         text = "".join(traceback.format_exception(error))
         reason = f"the checker raised {type(error).__name__}: {error}"
         return _unknown(claim, reason, {"traceback": text})
-    missing = gaps(claim, checker, runs) + judgement.missing + _too_little(claim, judgement)
-    return _decide(claim, judgement, missing, issues)
+    missing = [
+        *gaps(claim, checker, runs),
+        *premises(claim, checker, cast(claim, runs)),
+        *judgement.missing,
+        *_too_little(claim, judgement),
+    ]
+    return _decide(claim, judgement, list(dict.fromkeys(missing)), issues)
 
 
 def worst(verdicts: Iterable[Verdict]) -> VerdictName:

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 import os
 import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated, Literal, cast
 
 import typer
 
@@ -139,6 +140,64 @@ def import_(
 
 
 @app.command()
+def replay(
+    bundle: BundleFolder,
+    *,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    repetitions: Annotated[int, typer.Option(min=1, help="Of each call, in each arm.")] = 5,
+    call: Annotated[
+        list[str] | None, typer.Option(help="Beginning of a call's id; all by default.")
+    ] = None,
+    vllm_python: Annotated[
+        Path | None,
+        typer.Option(help="Interpreter of the vLLM under test; by default the one running this."),
+    ] = None,
+    add: Annotated[
+        bool, typer.Option("--add", help="Add the results to the bundle, and seal it anew.")
+    ] = False,
+    json: AsJson = False,
+) -> int:
+    """Run captured calls of the rejection sampler again, with the installed vLLM, and compare.
+
+    Needs no engine and no checkpoint. Calls that hold an index or a bound out of range are
+    refused. Exit code: 0 exact, 1 different, 2 not everything could be run, 3 damaged, 4 no
+    bundle, no call or no vLLM.
+    """
+    from tprig.cli import replay as command
+    from tprig.replay import Replays
+
+    if device not in ("cpu", "cuda"):
+        raise typer.BadParameter(f"--device: expected cpu or cuda, found {device}")
+    replays = Replays(
+        python=str(_named(vllm_python)),
+        device="cuda" if device == "cuda" else "cpu",
+        repetitions=repetitions,
+    )
+    return command.run(
+        command.Request(root=bundle, calls=call or [], replays=replays, add=add, as_json=json)
+    )
+
+
+def _named(python: Path | None) -> Path:
+    """An interpreter as a shell would name it: a bare word is looked up, a path is from here."""
+    python = python or Path(sys.executable)
+    return python.absolute() if len(python.parts) > 1 else python
+
+
+@app.command(name="export-test")
+def export_test(
+    bundle: BundleFolder,
+    call: Annotated[str, typer.Argument(metavar="CALL", help="Beginning of a captured call's id.")],
+    *,
+    output: Annotated[Path, typer.Option(help="Folder for the test.")] = Path(),
+) -> int:
+    """Write one captured call as a pytest file of its own, which needs vLLM and torch alone."""
+    from tprig.cli import export_test as command
+
+    return command.run(bundle, call, output)
+
+
+@app.command()
 def doctor(
     vllm_python: Annotated[
         Path | None,
@@ -155,6 +214,90 @@ def doctor(
     from tprig.cli import doctor as command
 
     return command.run(vllm_python or Path(sys.executable), as_json=json)
+
+
+gpus = typer.Typer(
+    help="Say who holds which GPU and why, and who waits for it.\n\nExit code: 0, or 4 when there "
+    "is none, or it cannot be told.",
+    invoke_without_command=True,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(gpus, name="gpus")
+
+LeaseKind = Annotated[
+    Literal["cuda", "cpu"],
+    typer.Option("--kind", help="What is counted: GPUs, or the host's cores in their stead."),
+]
+
+
+def _finite(value: float | None) -> float | None:
+    if value is not None and not math.isfinite(value):
+        raise typer.BadParameter("expected a finite number")
+    return value
+
+
+@gpus.callback()
+def _gpus(
+    context: typer.Context,
+    *,
+    kind: LeaseKind = "cuda",
+    json: AsJson = False,
+    watch: Annotated[bool, typer.Option(help="Show it anew every 2 s, until Ctrl-C.")] = False,
+) -> int:
+    from tprig.cli import gpus as command
+
+    if context.invoked_subcommand is not None:
+        return 0
+    return command.run(kind, as_json=json, watch=watch)
+
+
+@gpus.command()
+def release(
+    quarantine: Annotated[
+        list[str], typer.Option(metavar="UUID", help="A device that may be leased again.")
+    ],
+) -> int:
+    """End a device's quarantine. Leases end with their holders, and are never taken away."""
+    from tprig.cli import gpus as command
+
+    return command.release(quarantine)
+
+
+@app.command(context_settings={"allow_interspersed_args": False})
+def lease(
+    command: Annotated[
+        list[str], typer.Argument(metavar="CMD...", help="What to run.", show_default=False)
+    ],
+    *,
+    count: Annotated[int, typer.Option("-n", "--count", min=1, help="How many devices.")] = 1,
+    kind: LeaseKind = "cuda",
+    min_free_gib: Annotated[
+        float | None,
+        typer.Option(min=0, callback=_finite, help="Free memory that each must have."),
+    ] = None,
+    topology: Annotated[
+        Literal["nvlink"] | None, typer.Option(help="Demand that NVLink connects them.")
+    ] = None,
+    wait: Annotated[
+        float, typer.Option(min=0, metavar="SECONDS", help="For devices that others hold.")
+    ] = 3600.0,
+) -> int:
+    """Run a command on leased devices; it sees these, and no others.
+
+    Exit code: the command's own (128 and the signal's number when one ended it, 127 when there is
+    no such command), 125 when the lease fails.
+    """
+    from tprig.cli import lease as lease_command
+
+    return lease_command.run(
+        command,
+        count=count,
+        kind=kind,
+        min_free_gib=min_free_gib,
+        topology=topology,
+        wait_s=wait,
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -189,9 +332,10 @@ def _dispatch(arguments: list[str]) -> int:
 
 def _complain(error: Exception) -> None:
     from tprig.bundle import BundleError
+    from tprig.replay import ReplayError
     from tprig.report.text import one_line
 
-    expected = isinstance(error, (BundleError, OSError))
+    expected = isinstance(error, (BundleError, OSError, ReplayError))
     name = "" if expected else f"unexpected {type(error).__name__}: "
     print(one_line(f"tprig: {name}{error}"), file=sys.stderr)
     if not expected:

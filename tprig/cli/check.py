@@ -9,11 +9,11 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from tprig import evidence
-from tprig.bundle import Bundle
+from tprig.bundle import Bundle, Problem
 from tprig.checkers.anomalies import ANOMALIES, blame
 from tprig.cli.opening import opened
 from tprig.cli.terminal import show, write_json
-from tprig.judged import Change, Judged, judge_again
+from tprig.judged import Change, Judged, judge_again, unpassed
 from tprig.report.summary import counter_example, summary
 from tprig.report.text import one_line
 
@@ -44,17 +44,29 @@ def _document(bundle: Bundle, judged: Judged) -> dict[str, object]:
 
 
 def _parts(bundle: Bundle, judged: Judged) -> Iterator[RenderableType]:
-    for problem in bundle.problems:
-        style = "bold red" if problem.kind == "damaged" else "yellow"
-        yield Text(one_line(str(problem)), style=style)
+    yield from _problems(bundle.problems)
     if judged.verdicts is not None:
         yield summary(judged.verdicts.verdicts)
-        yield from _first_counter_example(judged.verdicts.verdicts)
+        yield from first_counter_example(judged.verdicts.verdicts)
+        for test, outcome in unpassed(bundle).items():
+            yield Text(one_line(f"by the ledger: {test}: {outcome}"), style="yellow")
     yield from _stored(judged.changes)
     yield Text(_conclusion(bundle, judged), style="bold")
 
 
-def _first_counter_example(verdicts: Sequence[evidence.Verdict]) -> Iterator[RenderableType]:
+PROBLEMS_SHOWN = 20
+
+
+def _problems(problems: Sequence[Problem]) -> Iterator[Text]:
+    for problem in problems[:PROBLEMS_SHOWN]:
+        style = "bold red" if problem.kind == "damaged" else "yellow"
+        yield Text(one_line(str(problem)), style=style)
+    if len(problems) > PROBLEMS_SHOWN:
+        yield Text(f"and {len(problems) - PROBLEMS_SHOWN} more; --json lists them all")
+
+
+def first_counter_example(verdicts: Sequence[evidence.Verdict]) -> Iterator[RenderableType]:
+    """The first finding of the most specific anomaly, with what the anomaly means."""
     failing = [v for v in verdicts if v.verdict == "fail" and v.findings]
     if not failing:
         return
@@ -86,4 +98,5 @@ def _conclusion(bundle: Bundle, judged: Judged) -> str:
     interrupted = "" if bundle.sealed else ", of a run that was interrupted"
     open_end = judged.overall != judged.verdicts.worst
     rest = "; what it holds passes, but it is not whole" if open_end else ""
-    return f"{judged.overall}: {name}{interrupted}{rest}"
+    digest = f"; root digest {bundle.digest}" if bundle.digest else ""
+    return f"{judged.overall}: {name}{interrupted}{rest}{digest}"

@@ -16,7 +16,7 @@ PIPE_WIDTH = 160
 class _Console(Console):
     def on_broken_pipe(self) -> None:
         """Do not exit as rich would: the exit code is the verdict's, whoever stopped reading."""
-        _silence()
+        silence()
 
 
 def console() -> Console:
@@ -38,7 +38,7 @@ def write(text: str) -> None:
         sys.stdout.write(text)
         sys.stdout.flush()
     except BrokenPipeError:
-        _silence()
+        silence()
 
 
 def write_json(value: object) -> None:
@@ -53,6 +53,7 @@ def _encode_other(value: object) -> object:
     raise TypeError(f"{type(value).__name__} has no place in JSON")
 
 
-def _silence() -> None:
+def silence() -> None:
+    """Write no more: whoever read has stopped."""
     # The interpreter flushes at its end, and must find somewhere to flush to.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import shutil
-import signal
-import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -17,6 +15,7 @@ import psutil
 
 import gpu_scheduler
 from gpu_scheduler.locks import DEFAULT_LOCK_DIR, LOCK_DIR_VARIABLE, LockFolder
+from tprig.command import CommandError, run
 
 DEPENDENCIES = (
     "filelock",
@@ -157,35 +156,16 @@ def ask_interpreter(python: Path, deadline_s: float = INTERPRETER_DEADLINE_S) ->
     """Ask an interpreter for its version and those of vLLM, torch and Triton."""
     path = str(python)
     try:
-        # Its folder must not be ours: a checkout of vLLM there would be found before what is
-        # installed. A session of its own, so that whatever it starts ends with it.
-        with subprocess.Popen(
-            [path, "-c", ASK],
-            cwd="/",
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        ) as process:
-            return _answer(path, process, deadline_s)
-    except OSError as error:
-        return Interpreter(path, None, f"cannot be started: {error.strerror or error}")
-
-
-def _answer(path: str, process: subprocess.Popen[bytes], deadline_s: float) -> Interpreter:
-    try:
-        out, err = process.communicate(timeout=deadline_s)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-        return Interpreter(path, None, f"did not answer within {deadline_s:g} s")
-    lines = out.decode(errors="replace").strip().splitlines()
+        done = run([path, "-c", ASK], deadline_s=deadline_s)
+    except CommandError as error:
+        return Interpreter(path, None, str(error))
+    lines = done.stdout.decode(errors="replace").strip().splitlines()
     try:
         return Interpreter(path, msgspec.json.decode(lines[-1] if lines else "", type=Answer))
     except msgspec.MsgspecError:
-        last = err.decode(errors="replace").strip().splitlines()[-1:] or lines[-1:]
+        last = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or lines[-1:]
         said = f": {last[0]}" if last else ""
-        return Interpreter(path, None, f"is no Python (exit code {process.returncode}){said}")
+        return Interpreter(path, None, f"is no Python (exit code {done.returncode}){said}")
 
 
 def gpus() -> Gpus:
@@ -198,7 +178,7 @@ def gpus() -> Gpus:
     if len(shown) < len(seen.devices):
         notes.append(f"CUDA_VISIBLE_DEVICES={value} shows {len(shown)} of {len(seen.devices)}")
     if len(whole) < len(shown):
-        notes.append(f"{len(shown) - len(whole)} split into MIG instances, which are not leased")
+        notes.append(f"{len(shown) - len(whole)} split into MIG instances, each for one rank")
     driver = next((gpu.driver_version for gpu in seen.devices), None)
     return Gpus(tuple(gpu.name for gpu in whole), driver, tuple(notes))
 

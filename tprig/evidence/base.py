@@ -37,3 +37,13 @@ class End(Record, frozen=True, kw_only=True, tag="end"):
     """How many records lie between the header and this line."""
     dropped: Count = 0
     """How many the writer had to drop; any makes what needs the stream `unknown`."""
+
+
+class Seam(Record, frozen=True, kw_only=True, tag="seam"):
+    """Whether a place in vLLM that a recorder rests on looks as expected."""
+
+    name: Name
+    target: str
+    expected: str
+    found: str
+    ok: bool

@@ -6,8 +6,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from tprig.evidence.base import Count, Name, Record, TokenId
-from tprig.evidence.streams import Seam
+from tprig.evidence.base import Count, Name, Record, Seam, TokenId
 
 
 class Sampling(Record, frozen=True, kw_only=True):

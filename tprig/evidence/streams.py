@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from tprig.evidence.base import Count, Name, Number, Record, TokenId
+from tprig.evidence.base import Count, Name, Number, Record, Seam, TokenId
 from tprig.evidence.collectives import CollectiveRecord, ForensicRecord
+from tprig.evidence.oracle import OracleCall, ReplayRecord
 
 
 class Finite(Record, frozen=True, kw_only=True):
@@ -102,16 +103,6 @@ class StageDigest(Record, frozen=True, kw_only=True, tag="stage"):
     """BLAKE2b-128 of the tensor's bytes in C order, in hex."""
 
 
-class Seam(Record, frozen=True, kw_only=True, tag="seam"):
-    """Whether a place in vLLM that a recorder rests on looks as expected."""
-
-    name: Name
-    target: str
-    expected: str
-    found: str
-    ok: bool
-
-
 class Fault(Record, frozen=True, kw_only=True, tag="fault"):
     """A planted fault was switched on or off, or altered something."""
 
@@ -132,6 +123,7 @@ EventName = Literal[
     "stopped",
     "remains",
     "cleaned",
+    "leaked",
     "lost",
 ]
 
@@ -160,7 +152,7 @@ class LedgerEvent(Record, frozen=True, kw_only=True, tag="test"):
 
 OutputRecord = Emission | Refusal
 StepRecord = Step | Fault
-RankRecord = Verification | StageDigest | Seam | Fault | CollectiveRecord
+RankRecord = Verification | StageDigest | OracleCall | Seam | Fault | CollectiveRecord
 EngineRecord = EngineEvent
 LedgerRecord = LedgerEvent
 
@@ -171,5 +163,6 @@ STREAMS: dict[str, object] = {
     "forensics": ForensicRecord,
     "engine": EngineRecord,
     "ledger": LedgerRecord,
+    "replay": ReplayRecord,
 }
 """Stream name -> the union of its records."""

@@ -11,6 +11,7 @@ import msgspec
 
 from tprig import environment, evidence
 from tprig.bundle import Writer
+from tprig.checkers.premises import IMPORTED
 from tprig.clock import utc_now
 
 RUN = "imported"
@@ -72,7 +73,7 @@ def write_bundle(root: Path, ranks: Sequence[ImportedRank], form: str) -> None:
         test=test,
         checker="rank_order",
         anomalies=[],
-        runs={"on": RUN},
+        runs={IMPORTED: RUN},
         tensor_parallel_size=len(ranks),
         minima={"wire_collectives": 1, "ranks": len(ranks)},
     )
@@ -82,6 +83,7 @@ def write_bundle(root: Path, ranks: Sequence[ImportedRank], form: str) -> None:
     with writer.stream("ledger.jsonl", "ledger", writer.bundle) as ledger:
         for event in ("planned", "collected", "started", "finished"):
             told = {"type": "test", "test": test, "event": event, "at": utc_now()}
+            told |= {"outcome": "passed"} if event == "finished" else {}
             ledger.write(msgspec.convert(told, evidence.LedgerEvent))
     writer.document(f"runs/{RUN}/run.json", _run(len(ranks), test, complete=whole))
     for rank in ranks:

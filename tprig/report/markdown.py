@@ -58,8 +58,10 @@ def _tested(bundle: Bundle) -> str:
 
 def _facts(bundle: Bundle) -> Iterator[tuple[str, str]]:
     effectives = [e.effective for e in bundle.engines.values() if e.effective is not None]
+    tested = [(e.arm, e.effective) for e in bundle.engines.values() if e.arm and e.effective]
     arms = [e.arm for e in bundle.engines.values() if e.arm is not None]
-    yield "vLLM", _cells(f"{e.vllm_version}, files {_short(e.vllm_digest)}" for e in effectives)
+    yield "vLLM", _cells(e.vllm_version for e in effectives)
+    yield "vLLM files imported", _cells(_imported(arm, effective) for arm, effective in tested)
     environment, plan = bundle.environment, bundle.plan
     if environment is not None and environment.tree is not None:
         yield "tree", _cells([_commit(environment.tree)])
@@ -72,6 +74,11 @@ def _facts(bundle: Bundle) -> Iterator[tuple[str, str]]:
     if environment is not None:
         yield "machine", _cells([_machine(environment)])
         yield "tprig", _cells([f"{environment.tprig_version}, {_commit(environment.tprig)}"])
+
+
+def _imported(arm: evidence.Arm, effective: evidence.Effective) -> str:
+    """Another size imports other files of the same vLLM, which gives another digest."""
+    return f"TP{arm.tensor_parallel_size}: {_short(effective.vllm_digest)}"
 
 
 def _cells(values: Iterable[str]) -> str:
@@ -137,7 +144,10 @@ def _cut(lines: list[str], limit: int, what: str) -> list[str]:
 
 
 def _again(bundle: Bundle) -> str:
-    command = one_line(f"pip install tprig && tprig check {shlex.quote(bundle.root.name or '.')}")
+    command = one_line(f"pip install . && tprig check {shlex.quote(bundle.root.name or '.')}")
     sound = bundle.digest is not None and not bundle.damaged
-    digest = f" Its root digest must be {code(bundle.digest or '')}." if sound else ""
-    return f"To judge it again, without a GPU, vLLM or torch:{digest}\n\n```sh\n{command}\n```"
+    told = f", which must print the root digest {code(bundle.digest or '')}" if sound else ""
+    return (
+        "To judge it again, without a GPU, vLLM or torch: take the bundle's folder from whoever "
+        f"wrote this, and in a checkout of tprig run{told}:\n\n```sh\n{command}\n```"
+    )

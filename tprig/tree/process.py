@@ -1,13 +1,11 @@
-"""Runs a command with a deadline."""
+"""Runs git and interpreters, and words what went wrong with them."""
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 
+from tprig import command as commands
 from tprig.tree.errors import TreeError
 
 DEADLINE_S = 60.0
@@ -17,34 +15,15 @@ DEADLINE_S = 60.0
 def run(
     command: Sequence[str], variables: Mapping[str, str], data: bytes = b""
 ) -> subprocess.CompletedProcess[bytes]:
-    """Runs a command from the root folder, in a session of its own.
+    """Runs a command.
 
     Raises:
         TreeError: when it cannot be started or does not end; nothing that it started lives on.
     """
     try:
-        # Not from here: an interpreter would find a checkout of vLLM in this folder first.
-        process = subprocess.Popen(
-            command,
-            cwd="/",
-            env=variables,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
-    except OSError as error:
-        raise _cannot_run(command, error.strerror or str(error)) from error
-    with process:
-        try:
-            output, errors = process.communicate(data, DEADLINE_S)
-        except subprocess.TimeoutExpired:
-            raise _cannot_run(command, f"no end within {DEADLINE_S:g} s") from None
-        finally:
-            if process.returncode is None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-    return subprocess.CompletedProcess(command, process.returncode, output, errors)
+        return commands.run(command, deadline_s=DEADLINE_S, variables=variables, data=data)
+    except commands.CommandError as error:
+        raise _cannot_run(command, str(error)) from error
 
 
 def _cannot_run(command: Sequence[str], found: str) -> TreeError:

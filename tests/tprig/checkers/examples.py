@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from tests.fakes import collectives, histories, rows
-from tests.tprig.checkers import collective_examples, edits
+from tests.fakes import collectives, histories, oracles, rows
+from tests.tprig.checkers import collective_examples, edits, oracle_examples
 from tprig import evidence
 from tprig.history import RunHistory
 
@@ -38,7 +38,7 @@ class Example:
     violating: Mapping[str, RunHistory]
 
 
-def literal(name: str, *, masks: bool) -> RunHistory:
+def literal(name: str, *, masks: bool, tp: int = 1) -> RunHistory:
     """One request: a prefill that samples 3, then drafts 5, 9, 12 of which 5 and 9 are accepted."""
     emitted = [_row(token, kept) for token, kept in ROWS]
     supports = [sorted(kept) for _, kept in ROWS] if masks else None
@@ -47,12 +47,15 @@ def literal(name: str, *, masks: bool) -> RunHistory:
     verifications = [_verification(0, [], [3], 0), _verification(1, [5, 9, 12], [5, 9, 6], 1)]
     return RunHistory(
         id=name,
-        run=_run(name),
+        run=_run(name, tp),
         workload=_workload(),
         outputs=histories.stream(f"runs/{name}/outputs.jsonl", outputs),
         steps=histories.stream(f"runs/{name}/steps.jsonl", [_step(0), _step(1)]),
-        ranks={0: histories.stream(f"runs/{name}/ranks/rank0.jsonl", verifications)},
-        engine=histories.engine(f"engine-{name}", masks=masks),
+        ranks={
+            rank: histories.stream(f"runs/{name}/ranks/rank{rank}.jsonl", verifications)
+            for rank in range(tp)
+        },
+        engine=histories.engine(f"engine-{name}", tp=tp, masks=masks),
     )
 
 
@@ -100,7 +103,7 @@ def _step(step: int) -> evidence.Step:
     )
 
 
-def _run(name: str) -> evidence.Run:
+def _run(name: str, tp: int) -> evidence.Run:
     return evidence.Run(
         id=name,
         engine=f"engine-{name}",
@@ -110,7 +113,7 @@ def _run(name: str) -> evidence.Run:
         started="2026-12-01T08:00:10.000000Z",
         elapsed_s=0.1,
         complete=True,
-        rank_streams=1,
+        rank_streams=tp,
     )
 
 
@@ -121,7 +124,7 @@ def _workload() -> evidence.Workload:
 
 
 OFF, ON = literal("off", masks=False), literal("on", masks=True)
-TP1, TP2 = literal("tp1", masks=True), literal("tp2", masks=True)
+TP1, TP2 = literal("tp1", masks=True), literal("tp2", masks=True, tp=2)
 
 
 # --- one violation each -------------------------------------------------------------------------
@@ -248,9 +251,16 @@ EXAMPLES: Mapping[str, Example] = {
     "engine.leak": _engine(
         before_stop(histories.event("remains", 5, "after SIGKILL", paths=["rpc/socket"]))
     ),
+    "gpu.leak": _engine(
+        before_stop(histories.event("leaked", 5, "GPU-1: 3.0 GiB in use 30 s later"))
+    ),
     "engine.refusal": _engine_run(_refused()),
     "fault.survived": _caught(ON),
     "fault.misnamed": _caught(edits.edit_support(ON, "a", 2, [4, 9])),
+    **{
+        name: Example(oracles.claim(), {"run": oracle_examples.CLEAN}, {"run": violating})
+        for name, violating in oracle_examples.VIOLATING.items()
+    },
     **{
         name: Example(collectives.claim(), {"on": collective_examples.CLEAN}, {"on": violating})
         for name, violating in collective_examples.VIOLATING.items()

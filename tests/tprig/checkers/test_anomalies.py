@@ -12,7 +12,7 @@ from tprig.history import RunHistory
 
 NAMES = list(ANOMALIES)
 FAMILIES = {
-    *("mask", "output", "engine", "fault"),
+    *("mask", "oracle", "output", "engine", "gpu", "fault"),
     *("value", "decision", "graph", "collective", "rank", "record"),
 }
 

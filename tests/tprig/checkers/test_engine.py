@@ -86,6 +86,14 @@ def test_what_remains_is_a_leak_only_when_something_does() -> None:
     assert after(event("remains", 5, "nothing")).findings == []
 
 
+def test_a_device_that_is_not_as_it_was_is_a_leak_of_the_gpu() -> None:
+    told = "GPU-1: 3.0 GiB in use 30 s after its users ended, for suites/test_x.py::test_y"
+    (finding,) = after(event("leaked", 5, told)).findings
+    assert finding.anomaly == "gpu.leak"
+    assert told in finding.message
+    assert after().findings == []
+
+
 def test_an_engine_that_was_refused_did_not_serve() -> None:
     (finding,) = after(event("refused", 5, "ValueError: no MRV2")).findings
     assert finding.anomaly == "engine.refusal"

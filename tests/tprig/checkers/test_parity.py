@@ -13,12 +13,12 @@ from tests.fakes import histories
 from tests.tprig.checkers import edits
 from tests.tprig.checkers.examples import TP1, TP2
 from tprig.checkers.checker import Judgement
-from tprig.checkers.parity import LOGPROB_TOLERANCE, PARITY
+from tprig.checkers.parity import PARITY, ROUNDING
 from tprig.evidence import Finite, Refusal
 from tprig.history import RunHistory
 
 CLAIM = histories.claim("parity", {"tp1": "tp1", "tp2": "tp2"})
-TOLERANCE = LOGPROB_TOLERANCE["cpu", "torch.float32"]
+TOLERANCE = ROUNDING["cpu", "torch.float32"]
 
 
 def judged(tp2: RunHistory, tp1: RunHistory = TP1) -> Judgement:
@@ -63,7 +63,7 @@ def test_equal_runs_are_measured() -> None:
 def test_logprobs_may_differ_by_the_tolerance(sign: int) -> None:
     within = judged(moved(TP2, 2, sign * 0.9 * TOLERANCE))
     assert within.findings == []
-    assert within.notes["largest logprob difference"] == "9e-05 (tolerance 0.0001)"
+    assert within.notes["largest logprob difference"] == "3.43e-06 (tolerance 3.81e-06)"
     assert rows(moved(TP2, 2, sign * 1.1 * TOLERANCE)) == [2]
 
 
@@ -76,14 +76,24 @@ def test_what_is_no_number_is_within_no_tolerance(word: str) -> None:
     )
     judgement = judged(edits.edit_row(TP2, "a", 2, finite=changed))
     assert [found.where.row for found in judgement.findings] == [2]
-    assert judgement.notes["largest logprob difference"] == "inf (tolerance 0.0001)"
+    assert judgement.notes["largest logprob difference"] == "inf (tolerance 3.81e-06)"
 
 
 def test_the_tolerance_is_that_of_the_dtype() -> None:
     half = {"model__dtype": "torch.bfloat16"}
-    tp1, tp2 = edits.edit_config(TP1, **half), edits.edit_config(moved(TP2, 2, 0.1), **half)
+    tp1, tp2 = edits.edit_config(TP1, **half), edits.edit_config(moved(TP2, 2, 0.05), **half)
     assert rows(tp2, tp1) == []
-    assert rows(moved(TP2, 2, 0.1)) == [2]
+    assert rows(moved(TP2, 2, 0.05)) == [2]
+
+
+def test_the_tolerance_grows_with_the_logits() -> None:
+    """Logprobs of 0 and -40 at temperature 1 are logits of which one is 20 or more."""
+    wide = {9: 1 - math.exp(-40), 4: math.exp(-40)}
+    tp1, tp2 = with_finite(TP1, 0, wide), with_finite(TP2, 0, wide)
+    within = judged(moved(tp2, 2, 19 * TOLERANCE), tp1)
+    assert within.findings == []
+    assert within.notes["largest logprob difference"] == "7.25e-05 (tolerance 7.63e-05)"
+    assert rows(moved(tp2, 2, 21 * TOLERANCE), tp1) == [2]
 
 
 def test_the_tolerance_grows_with_the_division_by_temperature() -> None:
@@ -148,7 +158,7 @@ def test_equal_logprobs_explain_no_parting() -> None:
 
 
 def test_a_parting_is_explained_by_a_difference_and_told_in_the_notes() -> None:
-    tp2 = moved(edits.edit_row(TP2, "a", 3, token_id=8), 1, 5e-5)
+    tp2 = moved(edits.edit_row(TP2, "a", 3, token_id=8), 1, 0.5 * TOLERANCE)
     judgement = judged(tp2)
     assert judgement.findings == []
     assert judgement.measured["rows"] == 4
@@ -156,7 +166,7 @@ def test_a_parting_is_explained_by_a_difference_and_told_in_the_notes() -> None:
 
 
 def test_rows_after_a_parting_are_not_compared() -> None:
-    tp2 = moved(edits.edit_row(TP2, "a", 1, token_id=9), 0, 5e-5)
+    tp2 = moved(edits.edit_row(TP2, "a", 1, token_id=9), 0, 0.5 * TOLERANCE)
     judgement = judged(moved(tp2, 3, 0.5))
     assert judgement.findings == []
     assert judgement.measured["rows"] == 2

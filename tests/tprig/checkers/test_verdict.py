@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import msgspec
 import pytest
+from msgspec import structs
 
 from tests.fakes import histories
 from tests.tprig.checkers import edits
@@ -214,11 +215,11 @@ def test_a_moved_seam_leaves_only_what_rests_on_it_unknown() -> None:
 
 
 def test_a_recorder_that_could_not_be_installed_on_a_rank() -> None:
-    stream = replace(ON.ranks[0], records=(histories.seam("verification", ok=False),))
-    run = edits.with_rank(ON, 0, stream)
+    seam = structs.replace(histories.seam("verification", ok=False), target="")
+    run = edits.with_rank(ON, 0, replace(ON.ranks[0], records=(seam,)))
     found = judged(run, claim=histories.claim("acceptance", {"on": "on"}))
     assert found.verdict == "unknown"
-    assert found.reason.startswith("seam verification")
+    assert found.reason.startswith("recorder verification: expected (self, scheduler_output, ...)")
 
 
 def test_a_seam_that_nothing_rests_on_may_move() -> None:
@@ -306,11 +307,12 @@ def _with_withdrawn(
     checker("oracle", oracle)
     checker("masks", masks)
     claims = [
-        histories.claim("aa", {"on": "on"}, tp=2),
-        histories.claim("oracle", {"on": "on"}, tp=size),
-        histories.claim("masks", {"on": "on"}, tp=size),
+        histories.claim("aa", {"on": "on2"}, tp=2),
+        histories.claim("oracle", {"on": f"on{size}"}, tp=size),
+        histories.claim("masks", {"on": f"on{size}"}, tp=size),
     ]
-    verdicts = judge(histories.plan(claims), RUNS)
+    runs = {"on1": ON, "on2": histories.pair(3, tp=2)[1]}
+    verdicts = judge(histories.plan(claims), runs)
     return [v.verdict for v in verdicts]
 
 

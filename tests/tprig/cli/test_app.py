@@ -46,6 +46,8 @@ def tprig(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]
         ("compare", "a"),
         ("report",),
         ("doctor", "--vllm-python"),
+        ("gpus", "nonsense"),
+        ("gpus", "release"),
     ],
 )
 def test_wrong_usage_is_4_and_never_clicks_own_2(
@@ -57,7 +59,9 @@ def test_wrong_usage_is_4_and_never_clicks_own_2(
     assert "Traceback" not in printed.err
 
 
-@pytest.mark.parametrize("arguments", [("--help",), ("check", "-h"), ("--version",)])
+@pytest.mark.parametrize(
+    "arguments", [("--help",), ("check", "-h"), ("gpus", "-h"), ("--version",)]
+)
 def test_help_and_version_are_0(
     arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:

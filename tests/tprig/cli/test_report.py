@@ -16,7 +16,7 @@ def test_the_page_of_a_sound_bundle_is_0(root: Path, capsys: pytest.CaptureFixtu
     assert main(["report", str(root)]) == 0
     printed = capsys.readouterr().out
     assert printed.startswith("## tprig: pass\n")
-    assert "pip install tprig && tprig check bundle\n" in printed
+    assert "pip install . && tprig check bundle\n" in printed
 
 
 def test_a_stored_pass_is_not_trusted(root: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -59,7 +59,7 @@ def test_an_interpreter_that_hangs_is_ended_with_all_it_started(tmp_path: Path) 
     pid_file = tmp_path / "pid"
     hanging = script(tmp_path / "python", f"sleep 1000 & echo $! > '{pid_file}'; wait")
     found = probes.ask_interpreter(hanging, deadline_s=2)
-    assert found.error == "did not answer within 2 s"
+    assert found.error == "no end within 2 s"
     pid = int(pid_file.read_text(encoding="ascii"))
     assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
@@ -114,7 +114,7 @@ def test_gpus_are_those_that_cuda_would_show(monkeypatch: pytest.MonkeyPatch) ->
         "580.95",
         (
             "CUDA_VISIBLE_DEVICES=2,1 shows 2 of 3",
-            "1 split into MIG instances, which are not leased",
+            "1 split into MIG instances, each for one rank",
         ),
     )
 

@@ -8,16 +8,13 @@ import msgspec
 import pytest
 from tprig_inject.faults import FAULTS
 
-from fixtures.rig import CORE_FAULTS
-from suites.test_faults import FAULTS as JUDGED
 from tests.tprig.inject.foreign.client import Foreign
 from tprig import evidence
 from tprig.checkers.anomalies import ANOMALIES
+from tprig.injected import injected
 
 A, B, C, D = [1, 2, 3], [2, 3, 4, 5], [7], [8, 30]
 NO_SLOT: list[int] = []
-HANGING = {"gather-skipped"}
-"""Faults that no engine survives: `tests/tprig/engine/test_ranks.py` plants them."""
 
 
 def call(supports: list[list[list[int]]], tokens: list[list[int]]) -> dict[str, Any]:
@@ -33,10 +30,11 @@ def told(answer: dict[str, Any]) -> list[tuple[str, str]]:
 # --- the registry ------------------------------------------------------------------------------
 
 
-def test_registry_agrees_with_the_suite_that_plants_them() -> None:
-    judged = {name: fault.anomaly for name, fault in FAULTS.items() if name not in HANGING}
-    assert judged == JUDGED
-    assert {name for name, fault in FAULTS.items() if fault.process == "core"} == CORE_FAULTS
+def test_registry_is_what_suites_are_told() -> None:
+    told = injected().faults
+    assert {name: (f.process, f.anomaly, f.lethal) for name, f in FAULTS.items()} == {
+        name: (f.process, f.anomaly, f.lethal) for name, f in told.items()
+    }
 
 
 def test_every_fault_names_an_anomaly_of_the_table() -> None:

@@ -52,13 +52,14 @@ def outside_code(text: str) -> str:
 def test_the_page_says_what_was_tested_and_how_it_came_out(bundle: Bundle) -> None:
     text = page(bundle)
     assert text.startswith("## tprig: pass\n\n4 pass\n")
-    assert "| vLLM | `0.32.0, files sha256 1111111111111111` |" in text
+    assert "| vLLM | `0.32.0` |" in text
+    assert "| vLLM files imported | `TP1: sha256 1111111111111111` |" in text
     assert "| tensor parallel sizes | `1` |" in text
     assert "| platform | `cpu` |" in text
     assert f"| tree | `commit {'b' * 12}, base {'c' * 12}, uncommitted changes" in text
     assert "| `masks/tp1` | 1 | pass | 15 |  |" in text
-    assert f"Its root digest must be `{bundle.digest}`." in text
-    assert text.endswith("```sh\npip install tprig && tprig check bundle\n```\n")
+    assert f"must print the root digest `{bundle.digest}`" in text
+    assert text.endswith("```sh\npip install . && tprig check bundle\n```\n")
 
 
 def test_a_failing_claim_shows_its_first_counter_example_once(bundle: Bundle) -> None:

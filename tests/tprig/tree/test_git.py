@@ -134,5 +134,5 @@ def test_a_repository_of_someone_else_is_told_in_the_words_of_git(
 
 def test_no_git_is_told(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(TreeError, match="expected: git to run\nfound:    No such file"):
+    with pytest.raises(TreeError, match="git to run\nfound:    cannot be started: No such file"):
         stage.overlay()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from tprig_inject import seams
@@ -20,6 +21,10 @@ class Context:
     write: Callable[[dict[str, Any]], None]
     """Appends a record to where this process's records go."""
     model_runner: Any
+    rank: int = 0
+    """The worker's; 0 where the scheduler runs."""
+    oracles: Path | None = None
+    """The bundle's folder of captured calls; None where none may be kept."""
     step: int = -1
     """Model steps that this process has begun in this run, less one."""
     log: Log | None = None

@@ -148,6 +148,32 @@ SEAMS: Mapping[str, Seam] = {
         "RejectionSampler._verify",
         ("self", "logits", "draft_logits", "draft_sampled"),
     ),
+    "rejection_sampler.call": Seam(
+        f"{_GPU}.spec_decode.rejection_sampler",
+        "RejectionSampler.__call__",
+        ("self", "logits", "input_batch", "draft_logits"),
+    ),
+    "rejection_sampler.max_chunk_logits": Seam(
+        f"{_GPU}.spec_decode.rejection_sampler", "get_max_chunk_logits", ("vocab_size",)
+    ),
+    "rejection_sampler.init": Seam(
+        f"{_GPU}.spec_decode.rejection_sampler",
+        "RejectionSampler.__init__",
+        ("self", "sampler", "spec_config", "device"),
+    ),
+    "sampler.init": Seam(
+        f"{_GPU}.sample.sampler",
+        "Sampler.__init__",
+        ("self", "vllm_config", "max_num_reqs", "vocab_size", "device", "req_states"),
+    ),
+    "request_state.init": Seam(
+        f"{_GPU}.states",
+        "RequestState.__init__",
+        (
+            *("self", "max_num_reqs", "max_model_len", "max_num_batched_tokens"),
+            *("num_speculative_steps", "vocab_size", "device"),
+        ),
+    ),
     "sampler.sample": Seam(
         f"{_GPU}.sample.sampler", "Sampler.sample", ("self", "logits", "expanded_idx_mapping")
     ),

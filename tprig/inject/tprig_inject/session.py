@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from tprig_inject.context import Context
 from tprig_inject.faults import FAULTS
 from tprig_inject.hooks import Hooks, Layer
-from tprig_inject.recorders import RECORDERS
+from tprig_inject.recorders import find
 
 
 class Session:
@@ -25,6 +26,8 @@ class Session:
         recorders: list[str],
         faults: list[str],
         model_runner: Any,
+        rank: int = 0,
+        oracles: Path | None = None,
     ) -> None:
         """Begin a run; a run that never ended is ended first.
 
@@ -33,17 +36,20 @@ class Session:
 
         Args:
             write: appends a record to where this process's records go.
-            recorders: names of `RECORDERS`.
+            recorders: names of `RECORDERS`, with options behind a question mark.
             faults: names of `FAULTS`.
             model_runner: the worker's, None where the scheduler runs.
+            rank: the worker's.
+            oracles: the bundle's folder of captured calls.
         """
         self.end()
-        self.context = context = Context(self.hooks, write, model_runner)
+        self.context = context = Context(self.hooks, write, model_runner, rank, oracles)
         # Nothing stands in the way of a run that nothing is recorded of.
         counts = model_runner is not None and (recorders or faults)
         counted = not counts or context.install(_count_steps, "steps")
         for name in recorders if counted else ():
-            context.install(RECORDERS[name].install, name)
+            base, install = find(name)
+            context.install(install, base)
         for name in faults:
             context.install(FAULTS[name].install, name)
 

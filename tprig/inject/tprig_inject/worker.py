@@ -42,6 +42,9 @@ class WorkerExtension:
             recorders=recorders,
             faults=faults,
             model_runner=self.model_runner,
+            rank=self.rank,
+            # `folder` is the bundle's `runs/<id>/ranks`.
+            oracles=Path(folder).parents[2] / "oracles",
         )
 
     def tprig_end(self) -> None:

@@ -17,7 +17,7 @@ DRAFT_GATHER = "drafter.py:gather:7"
 
 
 def judged(run: RunHistory) -> Verdict:
-    return judge_claim(claim(), {run.id: run})
+    return judge_claim(claim(tensor_parallel_size=len(run.ranks)), {run.id: run})
 
 
 def only(run: RunHistory) -> Finding:

@@ -26,6 +26,8 @@ class Fault:
     """The class of real bug that it stands for."""
     anomaly: str
     """The anomaly that must name it."""
+    lethal: bool = False
+    """True when the engine is lost to it: such a fault is tried on an engine of its own."""
 
 
 FAULTS: Mapping[str, Fault] = {
@@ -52,5 +54,6 @@ FAULTS: Mapping[str, Fault] = {
         "worker",
         "a branch around a collective that one rank takes and its peers do not",
         "collective.missing",
+        lethal=True,
     ),
 }

@@ -4,21 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from tprig_inject.context import Context
-from tprig_inject.recorders import collectives, decisions, stages, verification
+from tprig_inject.recorders import (
+    chunk_rows,
+    collectives,
+    decisions,
+    oracle,
+    stages,
+    verification,
+)
 
 
 @dataclass(frozen=True)
 class Recorder:
     """Something that writes to a rank's stream while a run lasts."""
 
-    install: Callable[[Context], None]
+    install: Callable[..., None]
+    """Takes the context, and where it has options those as text."""
     seams: tuple[str, ...]
     """What it rests on."""
 
 
 RECORDERS: Mapping[str, Recorder] = {
+    "oracle": Recorder(oracle.install, oracle.SEAMS),
+    "chunk-rows": Recorder(chunk_rows.install, chunk_rows.SEAMS),
     "verification": Recorder(verification.install, verification.SEAMS),
     # In this order: decisions say how many collectives came before them.
     "collectives": Recorder(collectives.install, collectives.SEAMS),
@@ -28,3 +39,17 @@ RECORDERS: Mapping[str, Recorder] = {
         for stage, install in stages.INSTALLERS.items()
     },
 }
+
+
+def find(name: str) -> tuple[str, Callable[[Context], None]]:
+    """A recorder by its name, with options behind a question mark: `oracle?most=8`.
+
+    Returns:
+        The name without options, and what installs it with them.
+
+    Raises:
+        KeyError: if there is none of that name.
+    """
+    base, _, options = name.partition("?")
+    install = RECORDERS[base].install
+    return base, partial(install, options=options) if options else install
