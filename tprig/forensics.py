@@ -33,7 +33,7 @@ _STATES: Mapping[str, State] = {
 class Stall:
     """When a run counts as hung before its own deadline, or not yet after it. In seconds."""
 
-    nobody_computes_s: float = 12.0
+    nobody_computes_s: float = 10.0
     """Without a message or a collective, while each rank is in one, or stopped, or dead."""
     slow_s: float = 900.0
     """Without a message, though collectives go on."""
