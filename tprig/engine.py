@@ -342,7 +342,7 @@ class Engine:
         """Tell who died, and of what; save what the others were at."""
         if self._aborted:
             raise EngineError("signalled", f"engine {self.id} was aborted")
-        self._trouble = self._trouble or save_rings(self._ranks, self._writer)
+        self._trouble = save_rings(self._ranks, self._writer) or self._trouble
         words = [] if said is None else [self._said(said)]
         # A host that could still say something ends because of what it said.
         dead = self.processes.dead(ENDS_S, but="" if said is None else "host")
@@ -354,7 +354,7 @@ class Engine:
 
     def _hang(self, detail: str) -> NoReturn:
         self._lost = True
-        self._trouble = self._trouble or save_rings(self._ranks, self._writer)
+        self._trouble = save_rings(self._ranks, self._writer) or self._trouble
         self._tell("deadline", detail, pids=self.processes.pids())
         self.save_stacks()
         raise EngineError("deadline", f"engine {self.id} hangs: {detail}{self._words()}")
