@@ -14,7 +14,7 @@ import msgspec
 from tprig import evidence, messages, stacks, tails
 from tprig.bundle import BundleError, StreamWriter, Writer
 from tprig.clock import utc_now
-from tprig.forensics import RankWatch, Stall, receiver
+from tprig.forensics import RankWatch, Stall, receiver, save_rings
 from tprig.processes import ENDS_S, Processes
 from tprig.remains import Remains
 from tprig.spec import EngineSpec
@@ -342,7 +342,7 @@ class Engine:
         """Tell who died, and of what; save what the others were at."""
         if self._aborted:
             raise EngineError("signalled", f"engine {self.id} was aborted")
-        self._save_rings()
+        self._trouble = save_rings(self._ranks, self._writer) or self._trouble
         words = [] if said is None else [self._said(said)]
         # A host that could still say something ends because of what it said.
         dead = self.processes.dead(ENDS_S, but="" if said is None else "host")
@@ -354,7 +354,7 @@ class Engine:
 
     def _hang(self, detail: str) -> NoReturn:
         self._lost = True
-        self._save_rings()
+        self._trouble = save_rings(self._ranks, self._writer) or self._trouble
         self._tell("deadline", detail, pids=self.processes.pids())
         self.save_stacks()
         raise EngineError("deadline", f"engine {self.id} hangs: {detail}{self._words()}")
@@ -378,14 +378,6 @@ class Engine:
         where = f"{self._folder}/logs/host.log"
         words = tails.tail(self._log)
         return f"\nthe end of {where}:\n{words}" if words else f"; {where} is empty"
-
-    def _save_rings(self) -> None:
-        """Save where each rank was, before anything is done to it."""
-        try:
-            if self._ranks is not None:
-                self._ranks.save(self._writer)
-        except BundleError as error:
-            self._trouble = self._trouble or error
 
     def save_stacks(self, dead: Iterable[int] = ()) -> None:
         """Save the Python stacks of all processes of the engine into the bundle.

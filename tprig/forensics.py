@@ -12,7 +12,7 @@ from typing import Literal, Protocol, TypeVar
 import psutil
 
 from tprig import evidence, rings
-from tprig.bundle import Writer
+from tprig.bundle import BundleError, Writer
 from tprig.wire import WaitExpiredError, Wire
 
 M = TypeVar("M")
@@ -168,6 +168,16 @@ class RankWatch:
 def receiver(wire: Wire[M], ranks: RankWatch | None) -> Receive[M]:
     """How the messages of an engine are waited for, whose ranks may be watched."""
     return wire.receive if ranks is None else ranks.receive(wire)
+
+
+def save_rings(ranks: RankWatch | None, writer: Writer) -> BundleError | None:
+    """Save where each rank was, before anything is done to it; returns why it could not be."""
+    try:
+        if ranks is not None:
+            ranks.save(writer)
+    except BundleError as error:
+        return error
+    return None
 
 
 def state(pid: int) -> State:
