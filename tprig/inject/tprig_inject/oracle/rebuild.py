@@ -11,6 +11,7 @@ the batch, V the vocabulary, K speculative steps, P requests with penalties.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from types import SimpleNamespace
@@ -33,6 +34,15 @@ def _bias(sampler: Any) -> Any:
 
 def _bad_words(sampler: Any) -> Any:
     return _processor(sampler, "BadWordsState")
+
+
+def _speculation_defaults() -> dict[str, Any]:
+    """The fields of vLLM's own config: which of them the sampler reads is for each version."""
+    from vllm.config import SpeculativeConfig
+
+    defaults = {field.name: field.default for field in dataclasses.fields(SpeculativeConfig)}
+    # A pydantic field holds its default within.
+    return {name: getattr(value, "default", value) for name, value in defaults.items()}
 
 
 Find = Callable[[Any], Any]
@@ -159,12 +169,13 @@ class Arm:
         from vllm.v1.worker.gpu.spec_decode.rejection_sampler import RejectionSampler
 
         method = self._flags["verification"]
-        config = SimpleNamespace(
-            num_speculative_tokens=self._flags["num_speculative_steps"],
-            enable_adaptive_verification=False,
+        said = {
+            "num_speculative_tokens": self._flags["num_speculative_steps"],
+            "enable_adaptive_verification": False,
             # The rates of synthetic acceptance were captured as they were computed.
-            rejection_sample_method="standard" if method == "synthetic" else method,
-        )
+            "rejection_sample_method": "standard" if method == "synthetic" else method,
+        }
+        config = SimpleNamespace(**{**_speculation_defaults(), **said})
         built = RejectionSampler(self.sampler, config, self._device)
         if method == "synthetic":
             rates = self._tensors["synthetic_conditional_rates"]
