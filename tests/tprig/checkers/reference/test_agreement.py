@@ -14,7 +14,7 @@ from tprig.checkers.reference import judge_call
 
 
 @settings(
-    max_examples=200,
+    max_examples=100,
     deadline=None,
     derandomize=True,
     database=None,
