@@ -28,7 +28,7 @@ def call(
     boundaries = np.concatenate([[0], np.cumsum(rows)])
     local = np.concatenate([np.arange(count) for count in rows])
     steps = max(1, *(len(each) for each in drafts)) if len(drafts) > 1 else max(1, len(drafts[0]))
-    defaults = {
+    defaults: dict[str, Any] = {
         "logits": np.array(logits, dtype=np.float32),
         "cu_num_logits": boundaries,
         "input_ids": np.concatenate([[0, *each] for each in drafts]).astype(np.int64),
