@@ -140,6 +140,7 @@ def stored(root: Path, given: Arrays, returned: Arrays, requests: int) -> eviden
         verification="standard",
         top_k_ties="all",
         chunk_logits=rows,
+        logits_stride=vocab_size,
         chunks=1,
     )
     call = evidence.CapturedCall(

@@ -44,6 +44,7 @@ FLAGS = evidence.CallFlags(
     verification="standard",
     top_k_ties="all",
     chunk_logits=64,
+    logits_stride=VOCAB_SIZE,
     chunks=1,
 )
 

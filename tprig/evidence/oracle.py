@@ -82,6 +82,8 @@ class CallFlags(Record, frozen=True, kw_only=True):
     """Whether the backend keeps all tokens tied at the top-k edge, or exactly k tokens."""
     chunk_logits: Size
     """Rows of logits that were verified at once, at most."""
+    logits_stride: Size
+    """Elements from one row of the raw logits to the next: kernels sum aligned rows otherwise."""
     chunks: Size
     """How many chunks the verification took."""
 

@@ -18,6 +18,8 @@ from tprig.history import Arrays
 
 STATE_BYTES = 16 << 30
 """What a replay may ask for: vLLM's tables have a row for each slot, used or not."""
+PADDING = 1 << 16
+"""Elements that may lie between two rows of logits: vLLM pads a vocabulary to 64 for each rank."""
 _TOP = 2**31 - 1
 _FLOATS = ("float32", "bfloat16", "float16")
 _INT32, _INT64, _BOOL = ("int32",), ("int64",), ("bool",)
@@ -143,6 +145,9 @@ class _Bounds:
         most = 4 * slots * (flags.max_model_len + flags.vocab_size * (1 + drafts) + 4096)
         _require("flags", most <= STATE_BYTES, f"tables of {STATE_BYTES} bytes", f"{most} bytes")
         _require("flags.num_speculative_steps", steps <= 1024, "at most 1024", steps)
+        stride = flags.logits_stride
+        fits = flags.vocab_size <= stride <= flags.vocab_size + PADDING
+        _require("flags.logits_stride", fits, f"the vocabulary and at most {PADDING} more", stride)
 
     def _shapes(self) -> None:
         known = {**_REQUIRED, **_OPTIONAL, **_OUTPUTS, **_OPTIONAL_OUTPUTS}

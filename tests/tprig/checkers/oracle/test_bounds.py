@@ -147,6 +147,8 @@ def test_what_is_out_of_bounds_is_refused_with_the_field_s_name(
         ("max_num_reqs", 2**31 - 1, "flags"),
         ("max_model_len", 2**31 - 1, "flags"),
         ("num_speculative_steps", 2**20, "flags"),
+        ("logits_stride", oracles.VOCAB_SIZE - 1, "flags.logits_stride"),
+        ("logits_stride", 2**20, "flags.logits_stride"),
         ("num_speculative_steps", 2, "cu_num_logits"),
         ("max_num_reqs", 2, "idx_mapping"),
     ],

@@ -28,6 +28,7 @@ FLAGS = {
     "use_fp64_gumbel": False,
     "verification": "standard",
     "chunk_logits": 1 << 30,
+    "logits_stride": VOCAB_SIZE,
 }
 Records = list[dict[str, Any]]
 

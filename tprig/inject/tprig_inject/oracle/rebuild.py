@@ -129,12 +129,23 @@ class Arm:
         self.rejection_sampler = self._rejection_sampler()
         self._fill()
         self.batch = self._batch()
-        self.logits = tensors["logits"].to(self._device, copy=True)
+        self.logits = self._strided(tensors["logits"])
         self.draft_logits = self._draft_logits()
         invalid = tensors.get("invalid_drafts")
         self.invalid_drafts = None if invalid is None else invalid.to(self._device, copy=True)
 
     # --- building ----------------------------------------------------------------------------
+
+    def _strided(self, logits: Any) -> Any:
+        """The rows as far apart as production's, which are cut from a padded vocabulary.
+
+        How a kernel adds a row up depends on where the row begins in memory.
+        """
+        rows, width = logits.shape
+        stride = self._flags["logits_stride"]
+        padded = torch.zeros((rows, stride), dtype=logits.dtype, device=self._device)
+        padded[:, :width] = logits
+        return padded[:, :width]
 
     def _sampler(self, *, return_sampling_mask: bool) -> Any:
         from vllm.v1.worker.gpu.sample.sampler import Sampler

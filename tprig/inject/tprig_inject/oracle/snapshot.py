@@ -101,6 +101,7 @@ def flags(sampler: Any, logits: Any, chunk_logits: int) -> dict[str, Any]:
         "verification": _verification(sampler),
         "top_k_ties": "exact" if topk_topp_sampler.HAS_TRITON else "all",
         "chunk_logits": chunk_logits,
+        "logits_stride": int(logits.stride(0)),
     }
 
 
