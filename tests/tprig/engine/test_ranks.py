@@ -18,7 +18,7 @@ from tprig.forensics import Stall
 
 CLAIM = claim(
     exact=formula(RECIPE.num_layers),
-    runs={"on": "r"},
+    runs={"run": "r"},
     minima={"collectives": 1, "steps": 1, "decisions": 1, "ranks": 2},
 )
 HASTY = Deadlines(progress_s=NEVER.progress_s, stall=Stall(nobody_computes_s=3.0))
