@@ -37,7 +37,11 @@ def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.delenv("PYTEST_XDIST_AUTO_NUM_WORKERS", raising=False)
-    pytester.makeini("[pytest]\naddopts = --strict-markers\nfilterwarnings = error\n")
+    # In this process the plugin was imported before, where it is installed.
+    twice = "ignore:Module already imported:pytest.PytestAssertRewriteWarning"
+    pytester.makeini(
+        f"[pytest]\naddopts = --strict-markers\nfilterwarnings =\n    error\n    {twice}\n"
+    )
 
     def run(suite: str, *words: str, apart: bool = False) -> pytest.RunResult:
         pytester.makepyfile(test_suite=SUITE + suite)
