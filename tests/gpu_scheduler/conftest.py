@@ -9,6 +9,9 @@ import pytest
 from gpu_scheduler import nvml
 from gpu_scheduler.locks import LOCK_DIR_VARIABLE, LockFolder
 from tests.fakes.nvml import FakeNvml, host_of
+from tests.gpu_scheduler.runs import run, spread
+
+__all__ = ["run", "spread"]
 
 
 @pytest.fixture(autouse=True)
