@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
-import socket
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tprig import evidence, messages, tails
+from tprig import evidence, foreign, messages, tails
 from tprig.bundle import BundleError, Writer
 from tprig.bundle.oracle import CALLS, REPLAYS
 from tprig.checkers.oracle.bounds import CallBoundsError, arms, require_bounds
@@ -94,22 +92,14 @@ class Replayer:
             **EngineSpec(model=Path("/"), platform=replays.device).process_environment,
             **replays.environment,
         }
-        ours, theirs = socket.socketpair()
         command = [replays.python, "-m", "tprig_inject.replay", "--platform", replays.device]
         try:
-            with theirs, self._log.open("ab") as log:
-                process = subprocess.Popen(
-                    [*command, "--socket", str(theirs.fileno())],
-                    pass_fds=[theirs.fileno()],
-                    env={**os.environ, **environment, **module_path(replays.overlay)},
-                    cwd="/",
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    start_new_session=True,
-                )
+            process, ours = foreign.spawn(
+                command,
+                {**os.environ, **environment, **module_path(replays.overlay)},
+                self._log,
+            )
         except OSError as error:
-            ours.close()
             raise ReplayError(
                 f"expected a Python with vLLM at {replays.python}, found that it cannot be "
                 f"started: {error}; name one with --vllm-python"
@@ -192,10 +182,8 @@ class Replayer:
     def close(self) -> None:
         """End the process, and all that it started."""
         self._wire.close()
-        with contextlib.suppress(ProcessLookupError):
-            if self.alive:
-                os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        if self.alive:
+            foreign.kill(self._process)
 
     def __enter__(self) -> Self:
         return self

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
-import signal
 import socket
 import subprocess
 import threading
@@ -15,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tprig import messages, tails
+from tprig import foreign, messages, tails
 from tprig.wire import MalformedMessageError, PeerGoneError, WaitExpiredError, Wire
 
 INJECT = Path(__file__).parent / "inject"
@@ -79,7 +77,7 @@ class Template:
         try:
             self.warm = self._await_warm(warm_deadline_s)
         except BaseException:
-            self._kill()
+            foreign.kill(self._process)
             self.close()
             raise
         self.warm_s = time.monotonic() - started_s
@@ -87,23 +85,11 @@ class Template:
     def _spawn(
         self, environment: Mapping[str, str]
     ) -> tuple[subprocess.Popen[bytes], Wire[messages.FromTemplate]]:
-        ours, theirs = socket.socketpair()
-        command = [self._python, "-m", "tprig_inject.template", "--socket", str(theirs.fileno())]
         try:
-            with theirs, self._log.open("ab") as log:
-                process = subprocess.Popen(
-                    command,
-                    pass_fds=[theirs.fileno()],
-                    env=environment,
-                    # `python -m` looks into its folder first, and ours may hold another vLLM.
-                    cwd="/",
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    start_new_session=True,
-                )
+            process, ours = foreign.spawn(
+                [self._python, "-m", "tprig_inject.template"], environment, self._log
+            )
         except OSError as error:
-            ours.close()
             raise TemplateError(
                 f"expected a Python with vLLM at {self._python}, found that it cannot be started: "
                 f"{error}; {REMEDY}"
@@ -219,16 +205,7 @@ class Template:
         """End the template; its hosts end with it."""
         self._wire.close()
         if self._code(STOP_DEADLINE_S) is None:
-            self._kill()
-
-    def _kill(self) -> None:
-        """With all in its session: the interpreter that was named may be a script that starts one.
-
-        Its hosts have sessions of their own, and end because their parent does.
-        """
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+            foreign.kill(self._process)
 
 
 def module_path(overlay: Path | None) -> dict[str, str]:
