@@ -15,6 +15,7 @@ import psutil
 
 import gpu_scheduler
 from gpu_scheduler.locks import DEFAULT_LOCK_DIR, LOCK_DIR_VARIABLE, LockFolder
+from tprig.cache import cache_root
 from tprig.command import CommandError, run
 
 DEPENDENCIES = (
@@ -225,10 +226,10 @@ def lock_folder() -> Folder:
 def cache_folder() -> Folder:
     """Try the folder that reference checkpoints are kept in."""
     try:
-        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        folder = cache_root()
     except RuntimeError as error:
         return Folder("~/.cache", str(error))
-    return writable(Path(base) / "tprig" / "checkpoints")
+    return writable(folder)
 
 
 def writable(folder: Path) -> Folder:
