@@ -12,7 +12,7 @@ from tprig.history import RunHistory
 Runs = Mapping[str, RunHistory]
 """Role (`on`, `off`, `tp1`, ...) -> history. A role whose run was never recorded is absent."""
 
-Need = Literal["run", "workload", "outputs", "steps", "ranks", "arm", "effective", "events"]
+Need = Literal["run", "workload", "outputs", "steps", "ranks", "events"]
 """A document or stream of a run or of its engine; `run` also means that the run is complete."""
 
 

@@ -108,12 +108,6 @@ _NEEDS: Mapping[Need, Callable[[RunHistory], list[str]]] = {
     "outputs": lambda run: _stream(f"outputs of run {run.id}", run.outputs),
     "steps": lambda run: _stream(f"steps of run {run.id}", run.steps),
     "ranks": _ranks,
-    "arm": lambda run: _document(
-        f"spec.json of the engine of run {run.id}", run.engine and run.engine.arm
-    ),
-    "effective": lambda run: _document(
-        f"effective.json of the engine of run {run.id}", run.engine and run.engine.effective
-    ),
     "events": lambda run: _stream(
         f"events of the engine of run {run.id}", run.engine.events if run.engine else None
     ),

@@ -303,7 +303,7 @@ def _judge_partings(pair: _Pair, judgement: Judgement) -> None:
 PARITY = Checker(
     name="parity",
     roles=("tp1", "tp2"),
-    needs=("run", "workload", "outputs", "arm", "effective"),
+    needs=("run", "workload", "outputs"),
     seams=(),
     function=check_parity,
 )
