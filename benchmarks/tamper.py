@@ -183,26 +183,36 @@ def _anomalies(output: str) -> Iterator[str]:
             yield finding["anomaly"]
 
 
-def main() -> int:
-    """Tamper, count, and judge."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+def asked(about: str, copies: int) -> tuple[Path, int, random.Random]:
+    """The bundle of the command line, which must pass; how many copies; and what draws.
+
+    Args:
+        about: the command's documentation.
+        copies: how many by default.
+    """
+    parser = argparse.ArgumentParser(description=about.partition("\n")[0])
     parser.add_argument("bundle", type=Path)
-    parser.add_argument("--copies", type=int, default=100)
+    parser.add_argument("--copies", type=int, default=copies)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     bundle = arguments.bundle.resolve()
     code, _ = check(bundle)
     if code != 0:
         print(f"expected a bundle that passes, found exit {code}: {bundle}")
-        return 2
-    rng = random.Random(arguments.seed)
+        raise SystemExit(2)
+    return bundle, arguments.copies, random.Random(arguments.seed)
+
+
+def main() -> int:
+    """Tamper, count, and judge."""
+    bundle, copies, rng = asked(__doc__, copies=100)
     noticed, tried = bytes_noticed(bundle, rng)
     print(f"one byte changed, each of {tried} files: {noticed} noticed with exit 3 and the file")
     missed = tried - noticed
     for kind in VALUES:
-        found = values_noticed(bundle, kind, arguments.copies, rng)
-        print(f"one {kind} changed, {arguments.copies} copies: {found} noticed with exit 1")
-        missed += arguments.copies - found
+        found = values_noticed(bundle, kind, copies, rng)
+        print(f"one {kind} changed, {copies} copies: {found} noticed with exit 1")
+        missed += copies - found
     print(f"{missed} changes went unnoticed")
     return 1 if missed else 0
 

@@ -10,7 +10,6 @@ summary last; exits 1 when anything goes unnoticed.
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import sys
@@ -25,7 +24,7 @@ from safetensors.numpy import load_file, save_file
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.tamper import check, copied
+from benchmarks.tamper import asked, check, copied
 from tprig.bundle import seal
 
 Arrays = dict[str, NDArray[Any]]
@@ -106,22 +105,12 @@ def noticed(bundle: Path, kind: str, rng: random.Random) -> bool:
 
 def main() -> int:
     """Tamper, count, and judge."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("bundle", type=Path)
-    parser.add_argument("--copies", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args()
-    bundle = arguments.bundle.resolve()
-    code, _ = check(bundle)
-    if code != 0:
-        print(f"expected a bundle that passes, found exit {code}: {bundle}")
-        return 2
-    rng = random.Random(arguments.seed)
+    bundle, copies, rng = asked(__doc__, copies=20)
     missed = 0
     for kind in KINDS:
-        found = sum(noticed(bundle, kind, rng) for _ in range(arguments.copies))
-        print(f"one {kind} changed, {arguments.copies} copies: {found} noticed with exit 1")
-        missed += arguments.copies - found
+        found = sum(noticed(bundle, kind, rng) for _ in range(copies))
+        print(f"one {kind} changed, {copies} copies: {found} noticed with exit 1")
+        missed += copies - found
     print(f"{missed} changes went unnoticed")
     return 1 if missed else 0
 
