@@ -121,7 +121,17 @@ class Processes:
         if code is None and (ending := self._template.ending(EXIT_CODE_WAIT_S)):
             template = self._template.pid
             return {template: f"the warm template (pid {template}) {ending}, and the host with it"}
-        return {host: f"process host (pid {host}) {tails.ending(code)}"}
+        return {**self._noted(), host: f"process host (pid {host}) {tails.ending(code)}"}
+
+    def _noted(self) -> dict[int, str]:
+        """Those that the host still saw fail, and so may have gone because of: words by pid."""
+        dead = self.dead(but="host")
+        codes = {pid: self.footprint.exit_code(pid) for pid in dead}
+        return {
+            pid: f"process {dead[pid]} (pid {pid}) {tails.ending(code)}"
+            for pid, code in codes.items()
+            if code
+        }
 
     def _exit_code(self, pid: int) -> int | None:
         """What the process's parent, one of the engine's, has noted of its end."""

@@ -87,6 +87,20 @@ def test_a_worker_whose_end_the_host_has_noted_is_named(ended: int, engine_of: E
     }
 
 
+def test_a_worker_that_the_host_saw_fail_is_named_before_it(
+    ended: int, engine_of: EngineOf
+) -> None:
+    """The host goes because of it, and may be gone by the time that anybody looks."""
+    engine = engine_of(ended, 1)
+    engine.watch(2**22, "rank0")
+    engine.watch(2**22 + 1, "rank1")
+    (engine.footprint.runtime / "endings").write_text(f"{2**22} 0\n{2**22 + 1} -6\n")
+    assert list(engine.endings({ended: "host"}).items()) == [
+        (2**22 + 1, f"process rank1 (pid {2**22 + 1}) ended by SIGABRT"),
+        (ended, f"process host (pid {ended}) ended with exit code 1"),
+    ]
+
+
 def test_a_worker_that_ended_in_order_is_not_blamed(living: int, engine_of: EngineOf) -> None:
     """It went because another one was killed."""
     engine = engine_of(living, None)

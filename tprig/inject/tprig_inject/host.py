@@ -39,6 +39,9 @@ def _fail(channel: Channel, event: str, error: Exception) -> int:
     # Where the disk is full the log takes nothing; the client hears of the error all the same.
     with contextlib.suppress(OSError):
         traceback.print_exc()
+    # Reaps children that have ended, which notes how: whoever failed may be one of them, and this
+    # process is gone a moment after its last word.
+    multiprocessing.active_children()
     channel.send(records.failure(event, error))
     return 1
 
