@@ -55,6 +55,12 @@ def test_equal_specs_are_one_engine() -> None:
     assert one != "m"
 
 
+def test_what_is_compiled_does_not_depend_on_timing() -> None:
+    """Two engines of one configuration would differ in the last bits of their logits."""
+    spec = EngineSpec(model=Path("m"), platform="cuda")
+    assert spec.process_environment["TORCHINDUCTOR_DETERMINISTIC"] == "1"
+
+
 def test_arguments_and_variables_override_the_platform_s() -> None:
     spec = EngineSpec(
         model=Path("m"), arguments={"block_size": 64}, environment={"OMP_NUM_THREADS": "8"}
