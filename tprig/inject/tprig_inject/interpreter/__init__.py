@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tprig_inject.interpreter import missing, needless, shortcuts
+from tprig_inject.interpreter import missing, needless
 
 
 def supply() -> None:
@@ -22,7 +22,4 @@ def supply() -> None:
     topk_topp_sampler.HAS_TRITON = False
     missing.cast_masks_to_bool()
     missing.supply_log1p()
-    needless.patch_language_once()
-    needless.skip_overflow_checks()
-    needless.remember_types()
-    shortcuts.install()
+    needless.leave_out()

@@ -33,7 +33,7 @@ class Kinds:
 
     def of(self, tensor: Any) -> Kind | None:
         """The kind of a tensor; None where what it holds is no array, as with descriptors."""
-        kind = tensor.__dict__.get(KIND)
+        kind: Kind | None = tensor.__dict__.get(KIND)
         if kind is None and type(tensor.handle) is self._handle:
             kind = self._find(tensor)
             setattr(tensor, KIND, kind)
@@ -79,12 +79,14 @@ class Kinds:
             return (float, value.hex())
         if kind is bool or kind is str or value is None:
             return (kind, value)
-        if kind is self._constexpr:
-            inner = self.argument(value.value)
-            return None if inner is None else (kind, inner)
         if kind in self._types:
             return self.type_key(value)
-        if kind in {list, tuple, self._tuple}:
-            items = tuple(map(self.argument, value))
-            return None if None in items else (kind, items)
-        return None
+        return self._wrapped(kind, value)
+
+    def _wrapped(self, kind: Any, value: Any) -> Any:
+        if kind is self._constexpr:
+            value = (value.value,)
+        elif kind not in {list, tuple, self._tuple}:
+            return None
+        items = tuple(map(self.argument, value))
+        return None if None in items else (kind, items)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import wraps
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,13 +10,16 @@ import numpy as np
 
 
 def cast_masks_to_bool() -> None:
+    """Let loads and stores take masks of any integer type."""
     from triton.runtime.interpreter import InterpreterBuilder
 
     load, store = InterpreterBuilder.create_masked_load, InterpreterBuilder.create_masked_store
 
+    @wraps(load)
     def create_masked_load(self: Any, ptrs: Any, mask: Any, *rest: Any) -> Any:
         return load(self, ptrs, _as_bool(mask), *rest)
 
+    @wraps(store)
     def create_masked_store(self: Any, ptrs: Any, value: Any, mask: Any, *rest: Any) -> Any:
         return store(self, ptrs, value, _as_bool(mask), *rest)
 
@@ -30,6 +34,7 @@ def _as_bool(mask: Any) -> Any:
 
 
 def supply_log1p() -> None:
+    """Give `libdevice.log1p` an interpreted form."""
     from triton import language as tl
     from triton.runtime.interpreter import TensorHandle
     from vllm.v1.worker.gpu.spec_decode import rejection_sampler_utils

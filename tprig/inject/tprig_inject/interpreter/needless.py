@@ -3,8 +3,44 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import math
+from collections.abc import Callable
 from typing import Any
+
+from tprig_inject.interpreter import shortcuts
+from tprig_inject.seams import Seam, locate
+
+_RUNTIME = "triton.runtime.interpreter"
+
+
+def _runtime(attribute: str, *parameters: str) -> Seam:
+    return Seam(_RUNTIME, attribute, parameters)
+
+
+def _builder(method: str, *parameters: str) -> Seam:
+    return Seam(_RUNTIME, f"InterpreterBuilder.{method}", ("self", *parameters))
+
+
+def leave_out() -> list[str]:
+    """Leave out what is needless; where Triton is not as expected, Triton does as it does.
+
+    Returns:
+        What was found elsewhere than expected, one line for each, as the log has it too.
+    """
+    notes = []
+    for shorten, seams in _SHORTENED:
+        moved = [found for found in map(locate, seams) if not found.ok]
+        notes += [
+            f"{shorten.__name__}: expected {found.seam.target}({', '.join(found.seam.parameters)}),"
+            f" found {found.found}: kernels are interpreted more slowly"
+            for found in moved
+        ]
+        if not moved:
+            shorten()
+    for note in notes:
+        logging.getLogger(__name__).warning(note)
+    return notes
 
 
 def patch_language_once() -> None:
@@ -73,3 +109,38 @@ def remember_types() -> None:
 
     interpreter._get_np_dtype = get_np_dtype
     tl.core.tensor.__init__ = init
+
+
+_SHORTENED: tuple[tuple[Callable[[], object], tuple[Seam, ...]], ...] = (
+    (
+        patch_language_once,
+        (_runtime("_patch_lang", "fn"), _runtime("_LangPatchScope")),
+    ),
+    (skip_overflow_checks, (_runtime("InterpreterOptions"),)),
+    (
+        remember_types,
+        (
+            _runtime("_get_np_dtype"),
+            Seam("triton.language.core", "tensor", ("handle",)),
+        ),
+    ),
+    (
+        shortcuts.install,
+        (
+            _runtime("_patch_attr", "obj", "name", "member", "builder", "scope"),
+            _runtime("_patch_lang_tensor", "tensor", "scope"),
+            _runtime("TensorHandle", "data", "dtype", "attr"),
+            _builder("binary_op", "lhs", "rhs", "op"),
+            _builder("unary_op", "arg", "op"),
+            _builder("ternary_op", "lhs", "rhs", "other", "op"),
+            _builder("cast_impl", "src", "dst_type"),
+            _builder("create_addptr", "ptr", "offset"),
+            _builder("create_splat", "ret_ty", "arg"),
+            _builder("create_load", "ptr", "cache_policy", "is_volatile"),
+            _builder("create_masked_load", "ptrs", "mask", "other", "cache_policy", "is_volatile"),
+            Seam("triton.language.semantic", "TritonSemantic.to_tensor", ("self", "x")),
+            Seam("triton.language.core", "tensor", ("handle",)),
+        ),
+    ),
+)
+"""What is left out, and the names of Triton that each rests on."""

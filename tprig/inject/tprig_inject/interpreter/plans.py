@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tprig_inject.interpreter.kinds import KIND, Kinds
-from tprig_inject.interpreter.tracing import Step, Trace
+from tprig_inject.interpreter.tracing import Compute, Trace
 
 Plan = Callable[..., Any]
 """Tensors, in the order of the call, to the result of the builtin."""
@@ -37,11 +37,11 @@ class Planner:
             operands: the tensors that the call was given, their handles placed in this order.
             result: what the call returned.
         """
-        for index, operand in enumerate(operands):
-            if result is operand:
-                return (lambda *tensors: tensors[index]) if trace.sound else None
         if not trace.sound or type(result) is not self._tensor:
             return None
+        returned = [index for index, operand in enumerate(operands) if result is operand]
+        if returned:
+            return _operand(returned[0])
         if result.handle is None:
             return _runner(trace, _nothing(self._tensor, result.type), self._handle, None)
         place = trace.places.get(id(result.handle))
@@ -75,6 +75,10 @@ class Planner:
         return wrap
 
 
+def _operand(index: int) -> Plan:
+    return lambda *tensors: tensors[index]
+
+
 def _constant(data: Any, wrap: Callable[[Any], Any]) -> Plan:
     return lambda *_: wrap(data)
 
@@ -83,9 +87,7 @@ def _nothing(tensor: Any, type_: Any) -> Callable[[Any], Any]:
     return lambda _: tensor(None, type_)
 
 
-def _shortest(
-    trace: Trace, place: int, operands: int, wrap: Callable[[Any], Any]
-) -> Plan | None:
+def _shortest(trace: Trace, place: int, operands: int, wrap: Callable[[Any], Any]) -> Plan | None:
     """A plan of one step with one or two operands, which most are."""
     if len(trace.steps) != 1 or trace.steps[0][0] != place or trace.steps[0][1].whole:
         return None
@@ -94,10 +96,22 @@ def _shortest(
     fixed = [trace.constants[i].data if i in trace.constants else None for i in at]
     if at == (0,):
         return lambda a, *_: wrap(compute(a.handle.data))
-    if at == (0, 1) and operands == 2:
+    if operands == 2 and None is fixed[0] is fixed[-1]:
+        return _of_two(compute, at, wrap)
+    return _with_constant(compute, at, fixed, wrap)
+
+
+def _of_two(compute: Compute, at: tuple[int, ...], wrap: Callable[[Any], Any]) -> Plan | None:
+    if at == (0, 1):
         return lambda a, b: wrap(compute(a.handle.data, b.handle.data))
-    if at == (1, 0) and operands == 2:
+    if at == (1, 0):
         return lambda a, b: wrap(compute(b.handle.data, a.handle.data))
+    return None
+
+
+def _with_constant(
+    compute: Compute, at: tuple[int, ...], fixed: list[Any], wrap: Callable[[Any], Any]
+) -> Plan | None:
     if len(at) == 2 and at[0] == 0 and fixed[1] is not None:
         right = fixed[1]
         return lambda a, *_: wrap(compute(a.handle.data, right))
@@ -107,9 +121,7 @@ def _shortest(
     return None
 
 
-def _runner(
-    trace: Trace, wrap: Callable[[Any], Any], handle_type: Any, result: int | None
-) -> Plan:
+def _runner(trace: Trace, wrap: Callable[[Any], Any], handle_type: Any, result: int | None) -> Plan:
     """A plan of any steps: places are filled one after another."""
     size = len(trace.kept)
     constants = [(place, handle.data) for place, handle in trace.constants.items()]
@@ -143,6 +155,3 @@ def bytes_of(trace: Trace) -> int:
     """How much memory a trace's constants take."""
     data = (handle.data for handle in trace.constants.values())
     return sum(array.nbytes for array in data if isinstance(array, np.ndarray))
-
-
-__all__ = ["Plan", "Planner", "Step", "bytes_of"]

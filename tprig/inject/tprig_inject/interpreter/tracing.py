@@ -93,7 +93,7 @@ class Tracing:
         self._triton = interpreter
         self._handle = interpreter.TensorHandle
         self.trace: Trace | None = None
-        builder = object.__new__(self._builder_type())
+        builder: Any = object.__new__(self._builder_type())
         # The grid, the options and whatever else there is are those of the one builder.
         builder.__dict__ = interpreter.interpreter_builder.__dict__
         self.semantic = type(interpreter.interpreter_semantic)(builder)
@@ -177,10 +177,11 @@ class Tracing:
     def _record(
         self, result: Any, handles: tuple[Any, ...], compute: Compute, *, folded: bool = True
     ) -> Any:
+        """Keep a step on arrays, if it does what this Triton's builder did."""
         trace = self.trace
         if trace is not None:
             operands = tuple(trace.places.get(id(handle), -1) for handle in handles)
-            if -1 not in operands:
+            if -1 not in operands and _same(compute(*[h.data for h in handles]), result.data):
                 step = Step(compute, operands, result.dtype)
                 trace.keep(result, step, folded=folded)
         return result
@@ -257,6 +258,11 @@ class Tracing:
             )
 
         return {"create_masked_load": create_masked_load, "create_load": create_load}
+
+
+def _same(one: Any, other: Any) -> bool:
+    alike = type(one) is type(other) and one.dtype == other.dtype and one.shape == other.shape
+    return alike and one.tobytes() == other.tobytes()
 
 
 def _to(op: Compute, dtype: Any) -> Compute:
