@@ -70,3 +70,13 @@ def test_another_triton_is_left_as_it_is(foreign: Foreign) -> None:
 def test_a_builder_that_computes_otherwise_is_believed(foreign: Foreign) -> None:
     """Another Triton may do more in a method than we know: its own result counts."""
     assert foreign("operations", "otherwise") == [[2, 4, 6], [2, 4, 6]]
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_kernels_of_vllm_give_the_same_bytes(foreign: Foreign, seed: int) -> None:
+    without, shortened = (
+        foreign("kernels", "verified", seed=seed, shortcuts=shortcuts)
+        for shortcuts in (False, True)
+    )
+    assert shortened == without
+    assert all(without["greedy"] + without["probabilistic"])

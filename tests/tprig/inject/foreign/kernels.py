@@ -8,11 +8,13 @@ import numpy as np
 import torch
 import triton
 from tprig_inject import interpreter as ours
+from tprig_inject.interpreter import missing, needless
 from triton import language as tl
 from triton.runtime import interpreter
 from triton.runtime.interpreter import TensorHandle, interpreter_builder
 from vllm.v1.sample.ops import topk_topp_sampler
 from vllm.v1.worker.gpu.sample.gumbel import gumbel_sample
+from vllm.v1.worker.gpu.sample.logprob import compute_token_logprobs
 from vllm.v1.worker.gpu.sample.output import SamplingMaskTensors
 from vllm.v1.worker.gpu.spec_decode import rejection_sampler_utils
 
@@ -145,6 +147,45 @@ def sampled(*, supplied: bool) -> dict[str, Any]:
         "expected": [torch.isfinite(row).nonzero().flatten().tolist() for row in logits],
         "chosen": chosen.tolist(),
     }
+
+
+def verified(*, seed: int, shortcuts: bool) -> dict[str, Any]:
+    """What vLLM's verification, resampling and logprobs make of drawn logits, in bytes."""
+    if shortcuts:
+        ours.supply()
+    else:
+        missing.cast_masks_to_bool()
+        missing.supply_log1p()
+        needless.skip_overflow_checks()
+    generator = torch.Generator().manual_seed(seed)
+    requests, drafts, vocabulary = 3, 2, 1300
+    rows = requests * (drafts + 1)
+    logits = torch.randn((rows, vocabulary), generator=generator) * 4
+    logits[logits < -2.0] = -np.inf
+    told: dict[str, Any] = {}
+    for name, draft_logits in (
+        ("greedy", None),
+        ("probabilistic", torch.randn((requests, drafts, vocabulary), generator=generator) * 4),
+    ):
+        tokens, counts = rejection_sampler_utils.rejection_sample(
+            logits.clone(),
+            draft_logits,
+            torch.randint(0, vocabulary, (rows,), generator=generator),
+            torch.arange(0, rows + 1, drafts + 1, dtype=torch.int32),
+            torch.arange(rows),
+            torch.arange(requests),
+            torch.arange(requests).repeat_interleave(drafts + 1),
+            torch.arange(drafts + 1).repeat(requests),
+            torch.tensor([0.7, 1.0, 1.3]),
+            torch.randint(0, 2**62, (requests,), generator=generator),
+            drafts,
+        )
+        told[name] = [row[:n] for row, n in zip(tokens.tolist(), counts.tolist(), strict=True)]
+    ids = torch.randint(0, vocabulary, (rows, 7), generator=generator)
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        found = compute_token_logprobs(logits.to(dtype), ids)
+        told[str(dtype)] = found.numpy().tobytes().hex()
+    return told
 
 
 def options() -> dict[str, Any]:

@@ -8,6 +8,8 @@ import math
 import operator
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -85,52 +87,47 @@ def _pairs() -> Iterator[Case]:
     more = (("0d", "1d"), ("1d", "0d"), ("0d", "0d"))
     for (op, act), left, right in itertools.product(BINARY.items(), NAMES, NAMES):
         for one, two in (("1d", "1d"), *(more if {left, right} <= set(FEW) else ())):
-            yield (
-                f"{left} {one} {op} {right} {two}",
-                lambda turn, act=act, left=left, right=right, one=one, two=two: act(
-                    _tensor(left, SHAPES[one], turn), _tensor(right, SHAPES[two], turn + 1)
-                ),
-            )
+            yield f"{left} {one} {op} {right} {two}", _Both(act, (left, one), (right, two))
+
+
+@dataclass(frozen=True)
+class _Both:
+    """An operation on two tensors, each of a dtype and a shape; or on a number in place of one."""
+
+    act: Callable[[Any, Any], Any]
+    left: Any
+    right: Any
+
+    def __call__(self, turn: int) -> Any:
+        return self.act(self._operand(self.left, turn), self._operand(self.right, turn + 1))
+
+    def _operand(self, what: Any, turn: int) -> Any:
+        return _tensor(what[0], SHAPES[what[1]], turn) if isinstance(what, tuple) else what
 
 
 def _with_numbers() -> Iterator[Case]:
     for (op, act), name, number in itertools.product(BINARY.items(), NAMES, NUMBERS):
         for shape in ("0d", "1d") if name == "int32" else ("1d",):
-            make = lambda turn, name=name, shape=shape: _tensor(name, SHAPES[shape], turn)  # noqa: E731
             case = f"{name} {shape} {op} {number!r}"
-            yield case, lambda turn, act=act, make=make, number=number: act(make(turn), number)
-            yield (
-                f"{case}, turned",
-                lambda turn, act=act, make=make, number=number: act(number, make(turn)),
-            )
+            yield case, _Both(act, (name, shape), number)
+            yield f"{case}, turned", _Both(act, number, (name, shape))
 
 
 def _broadcasts() -> Iterator[Case]:
     for op, one, two in itertools.product(("add", "lt", "mul"), SHAPES, SHAPES):
         for name in ("int32", "float32", "int1"):
-            yield (
-                f"{name} {one} {op} {two}",
-                lambda turn, op=op, one=one, two=two, name=name: BINARY[op](
-                    _tensor(name, SHAPES[one], turn), _tensor(name, SHAPES[two], turn + 1)
-                ),
-            )
+            yield f"{name} {one} {op} {two}", _Both(BINARY[op], (name, one), (name, two))
 
 
 def _casts() -> Iterator[Case]:
-    for (source, target), shape in itertools.product(itertools.product(NAMES, NAMES), ("0d", "1d")):
-        for bitcast in (False, True):
-            yield (
-                f"{source} {shape} to {target} {bitcast}",
-                lambda turn, source=source, target=target, shape=shape, bitcast=bitcast: _tensor(
-                    source, SHAPES[shape], turn
-                ).to(getattr(tl, target), bitcast=bitcast),
-            )
-        yield (
-            f"{source} {shape} to {target} towards zero",
-            lambda turn, source=source, target=target, shape=shape: _tensor(
-                source, SHAPES[shape], turn
-            ).to(getattr(tl, target), fp_downcast_rounding="rtz"),
-        )
+    for source, target, shape in itertools.product(NAMES, NAMES, ("0d", "1d")):
+        for how in ({}, {"bitcast": True}, {"fp_downcast_rounding": "rtz"}):
+            case = f"{source} {shape} to {target} {how}"
+            yield case, partial(_cast, source, target, SHAPES[shape], how)
+
+
+def _cast(source: str, target: str, shape: tuple[int, ...], how: dict[str, Any], turn: int) -> Any:
+    return _tensor(source, shape, turn).to(getattr(tl, target), **how)
 
 
 UNARY: dict[str, Callable[[Any], Any]] = {
@@ -173,46 +170,45 @@ UNARY: dict[str, Callable[[Any], Any]] = {
 
 def _unary() -> Iterator[Case]:
     for (op, act), name, shape in itertools.product(UNARY.items(), NAMES, SHAPES):
-        if shape != "1d" and name not in FEW:
-            continue
-        yield (
-            f"{op} {name} {shape}",
-            lambda turn, act=act, name=name, shape=shape: act(_tensor(name, SHAPES[shape], turn)),
-        )
+        if shape == "1d" or name in FEW:
+            yield f"{op} {name} {shape}", partial(_on_one, act, name, SHAPES[shape])
+
+
+def _on_one(act: Callable[[Any], Any], name: str, shape: tuple[int, ...], turn: int) -> Any:
+    return act(_tensor(name, shape, turn))
 
 
 def _made() -> Iterator[Case]:
     for name, number in itertools.product(NAMES, NUMBERS):
-        yield (
-            f"full {name} {number!r}",
-            lambda _turn, name=name, number=number: tl.full((SIZE,), number, getattr(tl, name)),
-        )
+        yield f"full {name} {number!r}", partial(_full, name, number)
     for start, end in ((0, 8), (3, 7), (0, 6), (8, 0), (0, 2**33)):
-        yield f"{start} to {end}", lambda _turn, start=start, end=end: tl.arange(start, end)
+        yield f"{start} to {end}", partial(_range, start, end)
     for number in NUMBERS:
-        yield (
-            f"tensor of {number!r}",
-            lambda _turn, number=number: interpreter.interpreter_semantic.to_tensor(number, False),  # noqa: FBT003 - as kernels do
-        )
+        yield f"tensor of {number!r}", partial(_assigned, number)
+
+
+def _full(name: str, number: float, _turn: int) -> Any:
+    return tl.full((SIZE,), number, getattr(tl, name))
+
+
+def _range(start: int, end: int, _turn: int) -> Any:
+    return tl.arange(start, end)
+
+
+def _assigned(number: float, _turn: int) -> Any:
+    """As an assignment in a kernel has it."""
+    return interpreter.interpreter_semantic.to_tensor(number, False)  # noqa: FBT003
 
 
 def _memory() -> Iterator[Case]:
-    masks: dict[str, Any] = {"all": None, "1d": "1d", "0d": "0d", "number": True}
-    for name, (how, mask), other in itertools.product(
-        NAMES, masks.items(), (None, 0, -1, 1.5, -0.0, "0d", "1d")
-    ):
+    masks = {"all": None, "1d": "1d", "0d": "0d", "number": True}
+    others = (None, 0, -1, 1.5, -0.0, "0d", "1d")
+    for name, (how, mask), other in itertools.product(NAMES, masks.items(), others):
         for shape in ("1d", "0d"):
-            yield (
-                f"load {name} {shape} {how} {other!r}",
-                lambda turn, name=name, shape=shape, mask=mask, other=other: _load(
-                    name, SHAPES[shape], (mask, other), turn
-                ),
-            )
+            case = f"load {name} {shape} {how} {other!r}"
+            yield case, partial(_load, name, SHAPES[shape], (mask, other))
     for name, (how, mask), source in itertools.product(NAMES, masks.items(), NAMES):
-        yield (
-            f"store {source} in {name} {how}",
-            lambda turn, name=name, mask=mask, source=source: _store(name, source, mask, turn),
-        )
+        yield f"store {source} in {name} {how}", partial(_store, name, source, mask)
 
 
 def _pointers(name: str, shape: tuple[int, ...], memory: Any) -> Any:
