@@ -4,8 +4,8 @@
 
 BUNDLE holds captured calls and passes. A logit, a seed, a boundary, a position, a draft token, a
 draft logit or a returned token is changed in a random place, and the manifest is redone: the check
-must end 1, blame `oracle.record`, and name the call and the tensor. Prints a line per kind and a
-summary last; exits 1 when anything goes unnoticed.
+must end 1, show the anomaly of that kind and no other, and name the call and the tensor. Prints a
+line per kind and a summary last; exits 1 when anything goes unnoticed.
 """
 
 from __future__ import annotations
@@ -51,21 +51,21 @@ def draft(tensors: Arrays, rng: random.Random) -> tuple[int, ...]:
     return (int(tensors["logits_indices"][rng.choice(rows.tolist())]),)
 
 
-KINDS: dict[str, tuple[str, Place]] = {
-    "logit": ("logits", anywhere("logits")),
-    "seed": ("seeds", anywhere("seeds")),
-    "boundary": ("cu_num_logits", boundary),
-    "position": ("positions", anywhere("positions")),
-    "draft token": ("input_ids", draft),
-    "draft logit": ("draft_logits", anywhere("draft_logits")),
-    "returned token": ("sampled", anywhere("sampled")),
+KINDS: dict[str, tuple[str, str, Place]] = {
+    "logit": ("oracle.record.logits", "logits", anywhere("logits")),
+    "seed": ("oracle.record.seeds", "seeds", anywhere("seeds")),
+    "boundary": ("oracle.record.boundaries", "cu_num_logits", boundary),
+    "position": ("oracle.record.positions", "positions", anywhere("positions")),
+    "draft token": ("oracle.record.draft-tokens", "input_ids", draft),
+    "draft logit": ("oracle.record.draft-logits", "draft_logits", anywhere("draft_logits")),
+    "returned token": ("oracle.record.returned", "sampled", anywhere("sampled")),
 }
-"""Kind -> the tensor that holds it, and where it is changed."""
+"""Kind -> the anomaly that names it, the tensor that holds it, and where it is changed."""
 
 
 def changed(file: Path, kind: str, rng: random.Random) -> None:
     """Change one element of a file of tensors: a float by one step, an integer by one."""
-    name, place = KINDS[kind]
+    _, name, place = KINDS[kind]
     tensors = {key: array.copy() for key, array in load_file(file).items()}
     at = place(tensors, rng)
     array = tensors[name]
@@ -78,8 +78,8 @@ def changed(file: Path, kind: str, rng: random.Random) -> None:
 
 
 def noticed(bundle: Path, kind: str, rng: random.Random) -> bool:
-    """Whether one change in a copy is found, with call and tensor named."""
-    name, _ = KINDS[kind]
+    """Whether one change in a copy is found as what it is, with call and tensor named."""
+    anomaly, name, _ = KINDS[kind]
     files = sorted(bundle.glob("oracles/*/tensors.safetensors"))
     files = [file for file in files if name in load_file(file)]
     if not files:
@@ -90,16 +90,18 @@ def noticed(bundle: Path, kind: str, rng: random.Random) -> bool:
         changed(copy / file.relative_to(bundle), kind, rng)
         seal(copy)
         code, output = check(copy)
-    findings = [f for v in json.loads(output)["verdicts"] for f in v["findings"]]
+    verdicts = json.loads(output)["verdicts"]
+    shown = {each for verdict in verdicts for each in verdict["failures"]}
     named = any(
-        finding["anomaly"] == "oracle.record"
+        finding["anomaly"] == anomaly
         and finding["message"].startswith(f"expected {name} ")
         and file.parent.name in finding["where"]["file"]
-        for finding in findings
+        for verdict in verdicts
+        for finding in verdict["findings"]
     )
-    if code == 1 and named:
+    if code == 1 and named and shown == {anomaly}:
         return True
-    print(f"UNNOTICED: {kind} of call {file.parent.name}: exit {code}")
+    print(f"UNNOTICED: {kind} of call {file.parent.name}: exit {code}, {sorted(shown)}")
     return False
 
 
@@ -109,7 +111,7 @@ def main() -> int:
     missed = 0
     for kind in KINDS:
         found = sum(noticed(bundle, kind, rng) for _ in range(copies))
-        print(f"one {kind} changed, {copies} copies: {found} noticed with exit 1")
+        print(f"one {kind} changed, {copies} copies: {found} noticed as {KINDS[kind][0]}, exit 1")
         missed += copies - found
     print(f"{missed} changes went unnoticed")
     return 1 if missed else 0

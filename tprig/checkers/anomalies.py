@@ -57,9 +57,47 @@ _TABLE = (
         "top-k filtering and the packed-bitmask fallback",
     ),
     Anomaly(
+        "oracle.record.logits",
+        "The target's logits of a captured call are not what the worker took.",
+        "who changed the bundle, and the digest in the rank's stream",
+    ),
+    Anomaly(
+        "oracle.record.draft-logits",
+        "The drafter's logits of a captured call are not what the worker took.",
+        "who changed the bundle, and the digest in the rank's stream",
+    ),
+    Anomaly(
+        "oracle.record.draft-tokens",
+        "The tokens that a captured call verifies are not what the worker took, or not those that "
+        "the run verified in that step.",
+        "who changed the bundle, and the digest in the rank's stream",
+    ),
+    Anomaly(
+        "oracle.record.boundaries",
+        "Where each request's rows begin and end in a captured call is not what the worker took.",
+        "who changed the bundle, and the digest in the rank's stream",
+    ),
+    Anomaly(
+        "oracle.record.positions",
+        "The positions of a captured call's tokens are not what the worker took.",
+        "who changed the bundle, and the digest in the rank's stream",
+    ),
+    Anomaly(
+        "oracle.record.seeds",
+        "The seeds of a captured call are not what the worker took, or not what was requested.",
+        "who changed the bundle, and the digest in the rank's stream",
+    ),
+    Anomaly(
+        "oracle.record.returned",
+        "What a captured call is said to have returned is not what the worker took, or not what "
+        "the run emitted from it.",
+        "who changed the bundle, and the digest in the rank's stream",
+    ),
+    Anomaly(
         "oracle.record",
-        "A captured call is not what the worker took, or contradicts the rest of the run.",
-        "who changed the bundle, and the tensor that is named",
+        "Anything else of a captured call is not what the worker took, or contradicts the rest of "
+        "the run.",
+        "who changed the bundle, and the tensor or the flag that is named",
     ),
     Anomaly(
         "oracle.rank-agreement",
@@ -290,3 +328,8 @@ def blame(anomaly: str) -> int:
 def by_blame(anomalies: Iterable[str]) -> list[str]:
     """Names in the order of blame."""
     return sorted(anomalies, key=lambda name: (blame(name), name))
+
+
+def family(name: str) -> list[str]:
+    """Names of a family in the order of blame: `mask`, `oracle`, ..."""
+    return [each for each, anomaly in ANOMALIES.items() if anomaly.family == name]

@@ -14,7 +14,7 @@ from rich.text import Text
 from tprig import evidence
 from tprig.bundle import Bundle, Writer, load, seal
 from tprig.bundle.oracle import REPLAYS, attach
-from tprig.checkers.anomalies import ANOMALIES
+from tprig.checkers.anomalies import family
 from tprig.checkers.verdict import exit_code, judge_claim, worst
 from tprig.cli.check import first_counter_example
 from tprig.cli.opening import opened
@@ -134,7 +134,7 @@ def _claim(run: RunHistory) -> evidence.Claim:
         id=f"{run.id}/replay",
         test="tprig replay",
         checker="oracle",
-        anomalies=[name for name, anomaly in ANOMALIES.items() if anomaly.family == "oracle"],
+        anomalies=family("oracle"),
         runs={"run": run.id},
         tensor_parallel_size=len(run.ranks),
         minima={"calls": 1, "repetitions": 1},

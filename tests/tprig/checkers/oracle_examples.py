@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tests.fakes import oracles
 from tprig import evidence
-from tprig.history import RunHistory
+from tprig.history import CallHistory, RunHistory
+
+Arrays = NDArray[Any]
 
 
 def _apart(name: str, *, always: bool = False) -> RunHistory:
@@ -30,11 +34,22 @@ def _mutating(name: str) -> RunHistory:
     return oracles.run(call, [oracles.replay(call, records)])
 
 
-def _reseeded() -> RunHistory:
-    call = oracles.captured()
-    return oracles.run(
-        oracles.with_tensors(call, seeds=np.array([8])), records={0: oracles.record(call)}
-    )
+def _stored_otherwise(call: CallHistory | None = None, /, **changes: Arrays) -> RunHistory:
+    """Had somebody changed tensors after the worker took them."""
+    call = oracles.captured() if call is None else call
+    return oracles.run(oracles.with_tensors(call, **changes), records={0: oracles.record(call)})
+
+
+def _drafted() -> CallHistory:
+    """The call with draft logits, which leave each draft no other token."""
+    logits = np.full((1, len(oracles.DRAFTS), oracles.VOCAB_SIZE), -np.inf, dtype=np.float32)
+    logits[0, np.arange(len(oracles.DRAFTS)), oracles.DRAFTS] = 0.5
+    return oracles.captured({**oracles.inputs(), "draft_logits": logits})
+
+
+def _warmer(logits: Arrays) -> Arrays:
+    """One step of float32 up: no decision is another, and no value out of its band."""
+    return np.nextafter(logits, np.float32(np.inf), dtype=np.float32)
 
 
 def ranks(**second: object) -> RunHistory:
@@ -70,7 +85,18 @@ def _drifting() -> RunHistory:
 
 CLEAN = oracles.run()
 VIOLATING: Mapping[str, RunHistory] = {
-    "oracle.record": _reseeded(),
+    "oracle.record.logits": _stored_otherwise(logits=_warmer(oracles.inputs()["logits"])),
+    "oracle.record.draft-logits": _stored_otherwise(
+        _drafted(), draft_logits=_warmer(_drafted().tensors()["draft_logits"])
+    ),
+    "oracle.record.draft-tokens": _stored_otherwise(
+        input_ids=np.array([3, 5, 9, 13], dtype=np.int32)
+    ),
+    "oracle.record.boundaries": _stored_otherwise(cu_num_logits=np.array([0, 3], dtype=np.int32)),
+    "oracle.record.positions": _stored_otherwise(positions=np.array([2, 3, 4, 6])),
+    "oracle.record.seeds": _stored_otherwise(seeds=np.array([8])),
+    "oracle.record.returned": _stored_otherwise(sampled=np.array([5, 9, 7])),
+    "oracle.record": _stored_otherwise(top_p=np.array([0.5], dtype=np.float32)),
     "oracle.rank-agreement": _ranks_apart(),
     "oracle.input-mutation": _mutating("logits"),
     "oracle.rng-state": _mutating("seeds"),

@@ -61,11 +61,12 @@ class _Run:
             self._miss(f"captured call {name} is not stored, or cannot be read")
             return
         before = len(self._judgement.findings)
-        fault = out_of_bounds(mine[0], history)
-        for one in mine:
-            self._judgement.findings += changed(one, history)
-        if fault is not None:
-            self._judgement.findings.append(fault)
+        suspect = [finding for one in mine for finding in changed(one, history)]
+        if (fault := out_of_bounds(mine[0], history)) is not None:
+            suspect.append(fault)
+        if suspect:
+            # What became of a call that was changed later says nothing of the sampler.
+            self._judgement.findings += suspect
             return
         for one in mine:
             self._judgement.findings += unlinked(one, history)

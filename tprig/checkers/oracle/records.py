@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,17 @@ from tprig.evidence import (
 from tprig.history import FIRST_RECORD_LINE, Arrays, CallHistory, RunHistory
 
 RECORD = "oracle.record"
+RETURNED = f"{RECORD}.returned"
+ANOMALIES: Mapping[str, str] = {
+    "logits": f"{RECORD}.logits",
+    "draft_logits": f"{RECORD}.draft-logits",
+    "input_ids": f"{RECORD}.draft-tokens",
+    "cu_num_logits": f"{RECORD}.boundaries",
+    "cu_num_logits_np": f"{RECORD}.boundaries",
+    "positions": f"{RECORD}.positions",
+    "seeds": f"{RECORD}.seeds",
+}
+"""Input -> the anomaly that a change of it is; `RETURNED` for every output, else `RECORD`."""
 DIGEST_BYTES = 16
 
 
@@ -101,7 +112,14 @@ def changed(one: Taken, history: CallHistory) -> Iterator[Finding]:
                 f"expected {name} of digest {expected}, as the worker took it, found {stored} in "
                 f"the stored tensors and {told[name]} in call.json: it was changed",
                 one.where(file=tensors_file(history.id)),
+                anomaly_of(history.call, name),
             )
+
+
+def anomaly_of(call: CapturedCall, name: str) -> str:
+    """What it is called when a tensor, or a field of a call, is not what the worker took."""
+    returned = any(t.name == name and t.role == "output" for t in call.tensors)
+    return RETURNED if returned else ANOMALIES.get(name, RECORD)
 
 
 def out_of_bounds(one: Taken, history: CallHistory) -> Finding | None:
@@ -109,7 +127,11 @@ def out_of_bounds(one: Taken, history: CallHistory) -> Finding | None:
     try:
         require_bounds(history.call, history.tensors())
     except CallBoundsError as error:
-        return _finding(f"expected a call within bounds, found {error}", one.where())
+        return _finding(
+            f"expected a call within bounds, found {error}",
+            one.where(),
+            anomaly_of(history.call, error.field),
+        )
     return None
 
 
@@ -139,15 +161,15 @@ def _against_verified(
     ends = np.cumsum(tensors["num_verified"])
     sampled = tensors["sampled"][int(ends[i]) - int(tensors["num_verified"][i]) : int(ends[i])]
     told = theirs[0]
-    for what, expected, found in (
-        ("drafts", told.draft_token_ids, drafts),
-        ("sampled tokens", told.sampled_token_ids, sampled[: tensors["num_sampled"][i]].tolist()),
-        ("rejected drafts", told.rejected, int(tensors["num_rejected"][i])),
+    emitted = sampled[: tensors["num_sampled"][i]].tolist()
+    for what, expected, found, anomaly in (
+        ("drafts", told.draft_token_ids, drafts, ANOMALIES["input_ids"]),
+        ("sampled tokens", told.sampled_token_ids, emitted, RETURNED),
+        ("rejected drafts", told.rejected, int(tensors["num_rejected"][i]), RETURNED),
     ):
         if expected != found:
-            yield _finding(
-                f"expected {what} {expected}, as verified in that step, found {found}", where
-            )
+            text = f"expected {what} {expected}, as verified in that step, found {found}"
+            yield _finding(text, where, anomaly)
 
 
 def _against_workload(
@@ -161,7 +183,9 @@ def _against_workload(
             found = tensors[field][i].item()
             if expected != found:
                 yield _finding(
-                    f"expected {field} {expected}, as requested, found {found}", one.where(name)
+                    f"expected {field} {expected}, as requested, found {found}",
+                    one.where(name),
+                    ANOMALIES.get(field, RECORD),
                 )
 
 
@@ -180,5 +204,5 @@ def _asked(sampling: Sampling, vocab_size: int) -> dict[str, float | int]:
     return expected if sampling.seed is None else expected | {"seeds": sampling.seed}
 
 
-def _finding(message: str, where: Location) -> Finding:
-    return Finding(anomaly=RECORD, message=message, where=where)
+def _finding(message: str, where: Location, anomaly: str = RECORD) -> Finding:
+    return Finding(anomaly=anomaly, message=message, where=where)
