@@ -114,7 +114,7 @@ def apply_top_p(row: Row, top_p: float, rule: TieRule) -> Row:
         inside = below > limit
     undecided = (below + error > least) & (below - error <= most)
     inside[-1], undecided[-1] = True, False
-    tied = _tied_across(row.value[ranked], inside)
+    tied = _tied_across(row.value[ranked], row.error[ranked], inside)
     certain = not undecided.any()
     undecided |= tied
     if rule is TieRule.EXACTLY_K:
@@ -129,14 +129,14 @@ def apply_top_p(row: Row, top_p: float, rule: TieRule) -> Row:
     return replace(masked, quota=Quota(members, int(inside[tied].sum())))
 
 
-def _tied_across(value: Reals, inside: Bools) -> Bools:
-    """Equal tokens that the edge parts: vLLM sorts them in whichever order.
+def _tied_across(value: Reals, error: Reals, inside: Bools) -> Bools:
+    """Tokens that the edge parts and float32 may not: vLLM sorts equal ones in whichever order.
 
     The likeliest of all stays, but which of its equals that is depends on the order, too.
     """
-    edge = value[int(np.argmax(inside))]
-    tied = value == edge
-    return np.asarray(tied & (not inside[tied].all()))
+    least = (value - error)[inside].min()
+    most = (value + error)[~inside].max(initial=-np.inf)
+    return np.where(inside, value - error <= most, value + error >= least)
 
 
 def _mass_below(row: Row, ranked: Ids) -> tuple[Reals, Reals]:

@@ -106,6 +106,19 @@ def test_of_ties_at_the_edge_of_top_p_any_may_go_but_not_more() -> None:
     assert not filtered.admits(some)
 
 
+def test_of_tokens_that_float32_may_not_tell_apart_any_may_go_as_well() -> None:
+    """Divided by a high temperature, the smallest numbers become 0 as others are."""
+    value = np.array([3.0, 1e-49, 0.0, 1e-49, -3.0])
+    filtered = apply_top_p(Row.of(value, np.array([0.0, *[1e-38] * 3, 0.0])), 0.94, KEEP_ALL)
+    assert (kept(filtered), maybe(filtered)) == ([0, 1, 3], [1, 2, 3])
+    for pair in ([1, 2], [2, 3]):
+        some = np.zeros(5, dtype=np.bool_)
+        some[[0, *pair]] = True
+        assert filtered.admits(some)
+    some[1] = True
+    assert not filtered.admits(some)
+
+
 def test_the_likeliest_is_always_kept() -> None:
     assert kept(apply_top_p(row([1.0, 5.0, 2.0]), 1e-9, KEEP_ALL)) == [1]
 
