@@ -95,6 +95,7 @@ class Replayer(Message, frozen=True, kw_only=True, tag="replayer"):
     versions: dict[str, str]
     device_name: str
     replays_masks: bool
+    top_k_ties: evidence.TopKTies
     seams: list[evidence.Seam]
 
 

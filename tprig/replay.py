@@ -290,6 +290,7 @@ def _document(
         repetitions=replays.repetitions,
         seams=warm.seams,
         replays_masks=warm.replays_masks,
+        top_k_ties=warm.top_k_ties,
         planned=[
             evidence.PlannedCall(
                 call=call, arms=[arm for arm in arms if arm == "off" or warm.replays_masks]

@@ -222,6 +222,7 @@ def replay(
         "seams": [],
         "replays_masks": True,
         "planned": [evidence.PlannedCall(call=call.id, arms=list(_ARMS))],
+        "top_k_ties": "all",
     }
     held = mask() if kept is None else kept
     return ReplayHistory(

@@ -21,7 +21,7 @@ sock = socket.socket(fileno=int(sys.argv[sys.argv.index("--socket") + 1]))
 def say(**message):
     sock.sendall(json.dumps(message).encode() + b"\\n")
 say(type="replayer", vllm_version="0.32.0", vllm_path="/venv/vllm", versions={{}},
-    device_name="A CPU", replays_masks={masks}, seams=[])
+    device_name="A CPU", replays_masks={masks}, top_k_ties="all", seams=[])
 served = 0
 for line in sock.makefile():
     request = json.loads(line)
@@ -73,6 +73,7 @@ def test_every_repetition_of_every_arm_is_written(tmp_path: Path) -> None:
     assert run.failures == []
     assert run.repetitions == [("off", 0), ("off", 1), ("on", 0), ("on", 1)]
     assert run.document.planned == [evidence.PlannedCall(call=run.call.id, arms=["off", "on"])]
+    assert run.document.top_k_ties == "all"
     assert any("repetition 2 took" in text for text in run.said)
 
 

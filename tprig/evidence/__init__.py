@@ -66,6 +66,7 @@ from tprig.evidence.oracle import (
     Replayed,
     ReplayFailure,
     ReplayRecord,
+    TopKTies,
 )
 from tprig.evidence.streams import (
     STREAMS,
@@ -160,6 +161,7 @@ __all__ = [
     "Step",
     "StepRecord",
     "TokenId",
+    "TopKTies",
     "Verdict",
     "VerdictName",
     "Verdicts",

@@ -16,6 +16,8 @@ Role = Literal["input", "output"]
 Device = Literal["cpu", "cuda"]
 ReplayArm = Literal["off", "on"]
 """Whether sampling-mask replay is on."""
+TopKTies = Literal["all", "exact"]
+"""Whether a backend keeps all tokens that tie at the top-k edge, or exactly k tokens."""
 Dtype = Literal[
     "bool",
     "uint8",
@@ -78,8 +80,8 @@ class CallFlags(Record, frozen=True, kw_only=True):
     return_sampling_mask: bool
     """Whether replay was on where the call was captured."""
     verification: Literal["standard", "block", "synthetic"]
-    top_k_ties: Literal["all", "exact"]
-    """Whether the backend keeps all tokens tied at the top-k edge, or exactly k tokens."""
+    top_k_ties: TopKTies
+    """What the backend makes of ties at the top-k edge."""
     chunk_logits: Size
     """Rows of logits that were verified at once, at most."""
     logits_stride: Size
@@ -136,6 +138,8 @@ class Replay(Record, frozen=True, kw_only=True):
     replays_masks: bool
     """False for a vLLM whose sampler returns no masks: it has no arm `on`."""
     planned: list[PlannedCall]
+    top_k_ties: TopKTies | None = None
+    """The same of the vLLM that ran them; None where it was not told."""
     faults: list[str] = []
     """Bugs that were planted in the samplers."""
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from tprig.checkers.checker import Checker, Judgement, Runs
 from tprig.checkers.oracle import judged, replays
+from tprig.checkers.oracle.drift import drift
 from tprig.checkers.oracle.judged import Outcome
 from tprig.checkers.oracle.ranks import disagreements
 from tprig.checkers.oracle.records import Taken, changed, out_of_bounds, taken, unlinked
@@ -111,16 +112,15 @@ class _Run:
                 self._miss(text)
             self._judgement.measured["repetitions"] += len(found.results)
             self._judgement.findings += replays.mutations(found, self._run.id)
-            if same_kind(replay, history):
-                self._exactly(found, one)
-                exact |= not found.missing
+            same = same_kind(replay, history)
+            # Elsewhere repetitions and arms must agree with each other all the same.
+            produced = one.record.digests if same else {}
+            self._judgement.findings += replays.differences(found, produced, self._run.id)
+            exact |= same and not found.missing
             self._kept(found, history)
         if not exact:
             self._miss(f"call {history.id} was not replayed on the kind of device it ran on")
         return exact
-
-    def _exactly(self, found: CallReplay, one: Taken) -> None:
-        self._judgement.findings += replays.differences(found, one.record.digests, self._run.id)
 
     def _kept(self, found: CallReplay, history: CallHistory) -> None:
         """Judge what a replay returned otherwise than production: supports, or all of it."""
@@ -128,7 +128,8 @@ class _Run:
             where = found.where(line, self._run.id)
             self._judgement.findings += judged.supports(history, returned, where)
             if not same_kind(found.history, history):
-                self._take(judged.drift(history, returned, where))
+                ties = found.history.replay.top_k_ties
+                self._take(drift(history, returned, ties, where))
 
     def _returned(self, found: CallReplay, history: CallHistory) -> Iterator[tuple[int, Arrays]]:
         """The distinct outputs of a replay, put together from production's and what was kept."""

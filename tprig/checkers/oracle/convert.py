@@ -20,7 +20,8 @@ from tprig.checkers.reference import (
 from tprig.evidence import CapturedCall
 from tprig.history import Arrays
 
-_TIES = {"all": TieRule.KEEP_ALL, "exact": TieRule.EXACTLY_K}
+TIES: Mapping[str, TieRule] = {"all": TieRule.KEEP_ALL, "exact": TieRule.EXACTLY_K}
+"""`top_k_ties` of a call or a replay -> the reference's rule."""
 
 
 def widened(call: CapturedCall, tensors: Arrays) -> dict[str, NDArray[Any]]:
@@ -55,7 +56,7 @@ def sampler_call(call: CapturedCall, tensors: Arrays, *, replay: bool) -> Sample
         expanded_local_pos=held["expanded_local_pos"].astype(np.int64),
         requests=tuple(_requests(call, held)),
         num_speculative_steps=flags.num_speculative_steps,
-        tie_rule=_TIES[flags.top_k_ties],
+        tie_rule=TIES[flags.top_k_ties],
         draft_logits=held.get("draft_logits"),
         invalid_drafts=held.get("invalid_drafts"),
         verification=Verification(flags.verification),

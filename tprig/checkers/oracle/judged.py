@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from tprig.checkers.reference import (
     Judgement,
     MalformedCallError,
     Subject,
+    TieRule,
     judge_call,
 )
 from tprig.checkers.wording import difference
@@ -32,8 +33,6 @@ ANOMALIES: Mapping[Subject, str] = {
 }
 SUM_TOLERANCE = 1e-4
 """How far the probabilities of a support, float32 each, may sum from one."""
-DRIFT_NATS = 1e-4
-"""Largest difference of a logprob, and margin of a flipped decision, between kinds of devices."""
 
 
 @dataclass
@@ -52,7 +51,7 @@ def production(call: CallHistory, where: Location) -> Outcome:
     """Judge what production returned against the reference."""
     tensors = call.tensors()
     try:
-        judgement = _judge(call, tensors, tensors)
+        judgement = judged(call, tensors, tensors, convert.TIES[call.call.flags.top_k_ties])
     except MalformedCallError as error:
         message = f"expected a call that can be judged, found {error}"
         return Outcome([Finding(anomaly="oracle.record", message=message, where=where)])
@@ -63,9 +62,14 @@ def production(call: CallHistory, where: Location) -> Outcome:
     )
 
 
-def _judge(call: CallHistory, inputs: Arrays, outputs: Arrays) -> Judgement:
+def judged(call: CallHistory, inputs: Arrays, outputs: Arrays, rule: TieRule) -> Judgement:
+    """What the reference says of outputs that a backend with this tie rule returned.
+
+    Raises:
+        MalformedCallError: the outputs contradict themselves or the call.
+    """
     read = convert.sampler_call(call.call, inputs, replay="mask_counts" in outputs)
-    return judge_call(read, convert.sampler_result(call.call, outputs))
+    return judge_call(replace(read, tie_rule=rule), convert.sampler_result(call.call, outputs))
 
 
 def _finding(each: Discrepancy, call: CallHistory, where: Location) -> Finding:
@@ -75,11 +79,12 @@ def _finding(each: Discrepancy, call: CallHistory, where: Location) -> Finding:
         anomaly=ANOMALIES[each.what],
         message=f"expected {each.expected} by the reference ({each.what.value} of row {each.row}), "
         f"found {each.found}{margin}",
-        where=_at(where, request),
+        where=at(where, request),
     )
 
 
-def _at(where: Location, request: str) -> Location:
+def at(where: Location, request: str) -> Location:
+    """The same place, of one request."""
     return Location(
         file=where.file,
         line=where.line,
@@ -111,9 +116,7 @@ def supports(call: CallHistory, outputs: Arrays, where: Location) -> Iterator[Fi
             if found is not None:
                 anomaly, message = found
                 text = f"{message} (row {row}, slot {slot})"
-                yield Finding(
-                    anomaly=anomaly, message=text, where=_at(where, call.call.requests[i])
-                )
+                yield Finding(anomaly=anomaly, message=text, where=at(where, call.call.requests[i]))
 
 
 def _support_fault(
@@ -147,88 +150,3 @@ def _support_fault(
 
 def _told(held: Mapping[str, NDArray[Any]], row: int) -> float | None:
     return float(held["logprobs"][row, 0]) if "logprobs" in held else None
-
-
-# --- another kind of device -------------------------------------------------------------------
-
-
-def drift(call: CallHistory, outputs: Arrays, where: Location) -> Outcome:
-    """Compare a replay on another kind of device with production: decisions, then logprobs.
-
-    Args:
-        call: the captured call.
-        outputs: all that the replay returned.
-        where: for the findings.
-    """
-    tensors = call.tensors()
-    outcome = Outcome()
-    flipped = _flipped(tensors, outputs)
-    margins = _margins(call, tensors, outputs) if flipped else {}
-    for i in flipped:
-        margin = margins.get(i)
-        known = "unknown" if margin is None else f"{margin:.3g}"
-        text = f"request {call.call.requests[i]} is decided otherwise, by a margin of {known} nats"
-        if margin is not None and margin <= DRIFT_NATS:
-            outcome.drifted.append(text)
-        else:
-            outcome.findings.append(_drifted(text, call.call.requests[i], where))
-    outcome.findings += _apart(call, tensors, outputs, flipped, where)
-    return outcome
-
-
-def _drifted(text: str, request: str, where: Location) -> Finding:
-    return Finding(
-        anomaly="oracle.backend-drift",
-        message=f"expected production's decisions within {DRIFT_NATS:g} nats, found that {text}",
-        where=_at(where, request),
-    )
-
-
-def _flipped(mine: Arrays, theirs: Arrays) -> list[int]:
-    """Requests whose counts or tokens are others."""
-    return [
-        i
-        for i, (a, b) in enumerate(zip(_tokens(mine), _tokens(theirs), strict=True))
-        if a != b
-        or mine["num_sampled"][i] != theirs["num_sampled"][i]
-        or mine["num_rejected"][i] != theirs["num_rejected"][i]
-    ]
-
-
-def _tokens(outputs: Arrays) -> list[list[int]]:
-    verified = outputs["num_verified"]
-    return [part.tolist() for part in np.split(outputs["sampled"], np.cumsum(verified)[:-1])]
-
-
-def _margins(call: CallHistory, inputs: Arrays, outputs: Arrays) -> dict[int, float]:
-    """How far each request's outcome is from the reference's, on either device: the larger."""
-    margins: dict[int, float] = {}
-    decided = (Subject.TOKENS, Subject.DECISIONS)
-    for returned in (inputs, outputs):
-        try:
-            discrepancies = _judge(call, inputs, returned).discrepancies
-        except MalformedCallError:
-            # Then there is no margin, and the flip is a failure.
-            continue
-        for each in discrepancies:
-            if each.what in decided and each.margin is not None:
-                margins[each.request] = max(each.margin, margins.get(each.request, 0.0))
-    return margins
-
-
-def _apart(
-    call: CallHistory, mine: Arrays, theirs: Arrays, flipped: Sequence[int], where: Location
-) -> Iterator[Finding]:
-    if "logprobs" not in mine or "logprobs" not in theirs:
-        return
-    bounds = mine["cu_num_logits"]
-    for i, request in enumerate(call.call.requests):
-        live = slice(int(bounds[i]), int(bounds[i]) + int(mine["num_verified"][i]))
-        a, b = (held["logprobs"][live, 0].astype(np.float64) for held in (mine, theirs))
-        if i in flipped or not len(a):
-            continue
-        with np.errstate(invalid="ignore"):
-            apart = np.where(a == b, 0.0, np.abs(a - b)).max()
-        if not apart <= DRIFT_NATS:
-            text = f"a logprob of request {request} is {apart:.3g} nats apart"
-            yield _drifted(text, request, where)

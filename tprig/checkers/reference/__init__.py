@@ -10,6 +10,7 @@ from tprig.checkers.reference.call import (
 )
 from tprig.checkers.reference.judge import judge_call
 from tprig.checkers.reference.judgement import Discrepancy, Judgement, Subject
+from tprig.checkers.reference.ties import Side, Ties
 from tprig.checkers.reference.wellformed import MalformedCallError, require_wellformed
 
 __all__ = [
@@ -20,8 +21,10 @@ __all__ = [
     "Request",
     "SamplerCall",
     "SamplerResult",
+    "Side",
     "Subject",
     "TieRule",
+    "Ties",
     "Verification",
     "judge_call",
     "require_wellformed",

@@ -75,6 +75,7 @@ def _warm(platform: str) -> dict[str, Any]:
         "versions": {"python": machine.python_version(), "torch": torch.__version__},
         "device_name": snapshot.device_name(platform),
         "replays_masks": _replays_masks(),
+        "top_k_ties": snapshot.top_k_ties(),
         "seams": [r for r in seams.report(seams.SEAMS) if r["name"] in SEAMS],
     }
 

@@ -83,7 +83,6 @@ def _host_and_device_differ(sampler: Any, batch: Any) -> bool:
 def flags(sampler: Any, logits: Any, chunk_logits: int) -> dict[str, Any]:
     """How the samplers are configured, and where the call runs."""
     import vllm
-    from vllm.v1.sample.ops import topk_topp_sampler
 
     inner = sampler.sampler
     states = inner.req_states
@@ -99,10 +98,17 @@ def flags(sampler: Any, logits: Any, chunk_logits: int) -> dict[str, Any]:
         "use_fp64_gumbel": bool(inner.use_fp64_gumbel),
         "return_sampling_mask": bool(getattr(inner, "return_sampling_mask", False)),
         "verification": _verification(sampler),
-        "top_k_ties": "exact" if topk_topp_sampler.HAS_TRITON else "all",
+        "top_k_ties": top_k_ties(),
         "chunk_logits": chunk_logits,
         "logits_stride": int(logits.stride(0)),
     }
+
+
+def top_k_ties() -> str:
+    """Which tokens that tie at the top-k edge are kept: vLLM's Triton path keeps exactly k."""
+    from vllm.v1.sample.ops import topk_topp_sampler
+
+    return "exact" if topk_topp_sampler.HAS_TRITON else "all"
 
 
 @cache
