@@ -116,7 +116,7 @@ def apply_top_p(row: Row, top_p: float, rule: TieRule) -> Row:
     inside[-1], undecided[-1] = True, False
     tied = _tied_across(row.value[ranked], row.error[ranked], inside)
     certain = not undecided.any()
-    undecided |= tied
+    undecided |= tied | _like(row.value[ranked], row.error[ranked], undecided)
     if rule is TieRule.EXACTLY_K:
         undecided |= _unresolved(row.value[ranked], inside)
     back = np.empty_like(order)
@@ -137,6 +137,13 @@ def _tied_across(value: Reals, error: Reals, inside: Bools) -> Bools:
     least = (value - error)[inside].min()
     most = (value + error)[~inside].max(initial=-np.inf)
     return np.where(inside, value - error <= most, value + error >= least)
+
+
+def _like(value: Reals, error: Reals, some: Bools) -> Bools:
+    """Tokens that float32 may take for some of these: what is open of one is open of all."""
+    least = (value - error).min(where=some, initial=np.inf)
+    most = (value + error).max(where=some, initial=-np.inf)
+    return np.asarray((value + error >= least) & (value - error <= most))
 
 
 def _mass_below(row: Row, ranked: Ids) -> tuple[Reals, Reals]:

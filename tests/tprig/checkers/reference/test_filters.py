@@ -94,6 +94,11 @@ def test_top_p_on_the_edge_is_left_open() -> None:
     assert maybe(filtered) == [3]
 
 
+def test_where_one_of_ties_is_left_open_all_of_them_are() -> None:
+    filtered = apply_top_p(row(np.log([0.4, 0.2, 0.2, 0.2])), 0.8 + 1e-9, KEEP_ALL)
+    assert (kept(filtered), maybe(filtered)) == ([0, 1, 2, 3], [1, 2, 3])
+
+
 def test_of_ties_at_the_edge_of_top_p_any_may_go_but_not_more() -> None:
     filtered = apply_top_p(row(np.log([0.4, 0.15, 0.15, 0.15, 0.15])), 0.6, KEEP_ALL)
     assert maybe(filtered) == [1, 2, 3, 4]
