@@ -1,11 +1,12 @@
 """How often the NumPy reference and vLLM's own sampler agree on calls that hypothesis draws.
 
-    python benchmarks/reference_agreement.py [--calls 2000] [--seed 0]
+    python benchmarks/reference_agreement.py [--calls 2000] [--seed 0] [--workers 2]
 
 1 to 16 requests, 1 to 7 speculative steps, vocabularies of 17 to 9,000, ties, masked rows, extreme
 temperatures, both kinds of drafts, all verification methods. vLLM runs on the CPU in Triton's
-interpreter. Prints what was compared, how many outcomes float32 leaves open, and each
-disagreement; the first one that is not a known fault of vLLM is shrunk, printed, and ends it 1.
+interpreter, once per worker: each draws a part of the calls from a seed of its own. Prints what was
+compared, how many outcomes float32 leaves open, and each disagreement; the first one of a worker
+that is not a known fault of vLLM is shrunk, printed, and ends it 1.
 """
 
 from __future__ import annotations
@@ -15,6 +16,10 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -26,21 +31,25 @@ from tests.tprig.checkers.reference.drawn import Wishes, draw
 from tests.tprig.checkers.reference.strategies import calls, unexplained
 from tprig.checkers.reference import judge_call
 
+COUNTED = ("judged", "ambiguous", "differing", "known", "undecided")
 
+
+@dataclass
 class Agreement:
     """Counts over all calls so far."""
 
-    def __init__(self, real: RealSampler) -> None:
-        self.real = real
-        self.distinct: set[Wishes] = set()
-        self.judged: Counter[str] = Counter()
-        self.ambiguous: Counter[str] = Counter()
-        self.differing: Counter[str] = Counter()
-        self.known: Counter[str] = Counter()
-        self.undecided: Counter[str] = Counter()
-        self.vllm_s = self.reference_s = 0.0
+    vllm_version: object = None
+    distinct: set[Wishes] = field(default_factory=set)
+    judged: Counter[str] = field(default_factory=Counter)
+    ambiguous: Counter[str] = field(default_factory=Counter)
+    differing: Counter[str] = field(default_factory=Counter)
+    known: Counter[str] = field(default_factory=Counter)
+    undecided: Counter[str] = field(default_factory=Counter)
+    vllm_s: float = 0.0
+    reference_s: float = 0.0
+    disagreements: list[str] = field(default_factory=list)
 
-    def compare(self, wishes: Wishes) -> None:
+    def compare(self, real: RealSampler, wishes: Wishes) -> None:
         """Judge one call of vLLM's.
 
         Raises:
@@ -48,7 +57,7 @@ class Agreement:
         """
         drawn = draw(wishes)
         began = time.perf_counter()
-        result = self.real(drawn)
+        result = real(drawn)
         ran = time.perf_counter()
         judgement = judge_call(drawn.call, result)
         self.vllm_s += ran - began
@@ -66,28 +75,26 @@ class Agreement:
 
     def show(self) -> None:
         """Print the counts."""
-        print(f"vLLM {self.real.vllm_version}: {len(self.distinct)} distinct calls")
+        print(f"vLLM {self.vllm_version}: {len(self.distinct)} distinct calls")
         print(f"compared: {dict(self.judged)}")
         print(f"of these float32 leaves open: {dict(self.ambiguous)}")
         print(f"of these vLLM decided otherwise, within the band: {dict(self.differing)}")
         print(f"known faults of vLLM: {dict(self.known)}")
         print(f"requests not judged: {dict(self.undecided)}")
         print(f"vLLM took {self.vllm_s:.1f} s, the reference {self.reference_s:.1f} s")
+        for error in self.disagreements:
+            print(f"the smallest call on which they disagree:\n{error}")
 
 
-def main() -> int:
-    """Draw, compare, print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--calls", type=int, default=2000)
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
-
+def agreement(calls_wanted: int, drawn_from: int) -> Agreement:
+    """Draw so many calls from a seed, and compare them, up to the first disagreement."""
+    found = Agreement()
     with tempfile.TemporaryDirectory() as folder, RealSampler(Path(folder) / "log") as real:
-        agreement = Agreement(real)
+        found.vllm_version = real.vllm_version
 
-        @seed(options.seed)
+        @seed(drawn_from)
         @settings(
-            max_examples=options.calls,
+            max_examples=calls_wanted,
             deadline=None,
             database=None,
             phases=[Phase.generate, Phase.shrink],
@@ -95,19 +102,43 @@ def main() -> int:
         )
         @given(wishes=calls(requests=16, steps=7, vocab_size=9000))
         def compare(wishes: Wishes) -> None:
-            agreement.compare(wishes)
+            found.compare(real, wishes)
 
         try:
             compare()
         except AssertionError as error:
-            print(f"the smallest call on which they disagree:\n{error}")
-            return 1
+            found.disagreements.append(str(error))
         except KeyboardInterrupt:
             print("interrupted")
-            return 130
-        finally:
-            agreement.show()
-    return 0
+    return found
+
+
+def together(parts: Sequence[Agreement]) -> Agreement:
+    """The counts of all workers."""
+    return Agreement(
+        parts[0].vllm_version,
+        set().union(*(part.distinct for part in parts)),
+        *(sum((getattr(part, name) for part in parts), Counter()) for name in COUNTED),
+        vllm_s=sum(part.vllm_s for part in parts),
+        reference_s=sum(part.reference_s for part in parts),
+        disagreements=[text for part in parts for text in part.disagreements],
+    )
+
+
+def main() -> int:
+    """Draw, compare, print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--calls", type=int, default=2000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--workers", type=int, default=2)
+    options = parser.parse_args()
+    workers = options.workers
+    share = partial(agreement, -(-options.calls // workers))
+    seeds = range(options.seed * workers, (options.seed + 1) * workers)
+    with ProcessPoolExecutor(workers) as pool:
+        found = together(list(pool.map(share, seeds)))
+    found.show()
+    return 1 if found.disagreements else 0
 
 
 if __name__ == "__main__":
