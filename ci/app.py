@@ -1,0 +1,199 @@
+"""The commands of `python -m ci`, and the promise that bad input never shows a traceback."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from ci import (
+    catalog,
+    changes,
+    codes,
+    collecting,
+    lint,
+    pipeline,
+    plan,
+    settings,
+    step,
+    summary,
+    testareas,
+)
+from ci.catalog import QUEUES, Queue, Suite
+from ci.errors import CiError
+from ci.publish import Publisher
+from gpu_scheduler import durations
+
+app = typer.Typer(
+    name="ci",
+    help="Pipelines, ledgers, attribution and checks.\n\nExit codes: 0 pass, 1 fail, 2 unknown, 4 "
+    f"usage or environment; of a step, {codes.SOFT} undecided and {codes.TIMED_OUT} timed out.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+Root = Annotated[Path, typer.Option(help="The checkout whose tests are run.")]
+PlanFile = Annotated[Path, typer.Option("--plan", help="The build's plan.")]
+Output = Annotated[Path, typer.Option(help="Where steps keep what they record.")]
+Catalogue = Annotated[
+    Path | None, typer.Option("--catalog", help="TOML, in place of ci/catalog.py.")
+]
+
+
+@app.command("pipeline")
+def pipeline_(
+    *,
+    root: Root = Path(),
+    catalogue: Catalogue = None,
+    plan_file: PlanFile = Path(plan.PLAN_FILE),
+    suite: Annotated[list[str] | None, typer.Option(help="Only these suites.")] = None,
+    changed_since: Annotated[str | None, typer.Option(help="Run what changes call for.")] = None,
+    tree: Annotated[
+        Path | None, typer.Option(help="Whose changes: a vLLM work tree, or this by default.")
+    ] = None,
+    queue: Annotated[
+        list[str] | None, typer.Option(help="GPUS=NAME or GPUS=NAME:JOBS_AT_ONCE.")
+    ] = None,
+    setup: Annotated[list[str] | None, typer.Option(help="A command before each step's.")] = None,
+    python: Annotated[str, typer.Option(help="That runs `ci` in the steps.")] = "python3",
+    flavour: Annotated[
+        Literal["buildkite", "vllm"], typer.Option(help="vllm: for its .buildkite/test_areas/.")
+    ] = "buildkite",
+    check: Annotated[bool, typer.Option("--check", help="Explain every step instead.")] = False,
+    upload: Annotated[bool, typer.Option("--upload", help="Upload it and the plan.")] = False,
+) -> int:
+    """Print the Buildkite pipeline, from markers, catalogue, changes and recorded durations."""
+    suites = _suites(catalogue, suite or [])
+    changed = None
+    if changed_since is not None:
+        changed = changes.changed_since((tree or root).absolute(), changed_since)
+    found = {s.name: collecting.collect(root, s.tests, s.markers) for s in suites}
+    # A step of vLLM's makes the plan anew, where nothing was ever measured.
+    known = {} if flavour == "vllm" else durations.load(root / durations.FILE)
+    made = plan.make(suites, found, known, changed)
+    style = pipeline.Style(_queues(queue or []), setup or (), python)
+    if flavour == "vllm":
+        typer.echo(testareas.emit(made, {s.name: s for s in suites}), nl=False)
+        return codes.PASS
+    built = pipeline.build(made, style)
+    plan.write(root / plan_file, made)
+    if check:
+        typer.echo(pipeline.explain(made, style))
+        return codes.PASS
+    text = built.to_yaml(sort_keys=False)
+    if upload:
+        publisher = Publisher(settings.read(os.environ))
+        publisher.upload(str(plan_file), root)
+        publisher.pipeline(text)
+    typer.echo(text, nl=False)
+    return codes.PASS
+
+
+def _suites(catalogue: Path | None, names: Sequence[str]) -> tuple[Suite, ...]:
+    suites = catalog.SUITES if catalogue is None else catalog.read(catalogue)
+    known = [suite.name for suite in suites]
+    if unknown := sorted(set(names) - set(known)):
+        raise CiError(
+            expected=f"suites among {', '.join(known)}",
+            found=", ".join(unknown),
+            rule="--suite names them as the catalogue does",
+            remedy="name one of these",
+        )
+    return tuple(suite for suite in suites if not names or suite.name in names)
+
+
+def _queues(options: Sequence[str]) -> dict[int, Queue]:
+    queues = dict(QUEUES)
+    for option in options:
+        gpus, _, name = option.partition("=")
+        name, _, most = name.partition(":")
+        if not gpus.isdigit() or not name or (most and not most.isdigit()):
+            raise CiError(
+                expected="--queue GPUS=NAME or GPUS=NAME:JOBS_AT_ONCE",
+                found=option,
+                rule="each GPU count has one queue",
+                remedy="write such as --queue 2=gpu_2 or --queue 8=big:1",
+            )
+        queues[int(gpus)] = Queue(name, int(most) if most else None)
+    return queues
+
+
+@app.command()
+def run(
+    *,
+    key: Annotated[str, typer.Option("--step", help="Key of the step.")],
+    root: Root = Path(),
+    plan_file: PlanFile = Path(plan.PLAN_FILE),
+    output: Output = Path(pipeline.OUTPUT),
+    local_plan: Annotated[
+        bool, typer.Option("--local-plan", help="The plan is here, and not an artifact.")
+    ] = False,
+) -> int:
+    """Run one step of the plan under a watchdog."""
+    publisher = Publisher(settings.read(os.environ))
+    if not local_plan:
+        publisher.download(str(plan_file), root)
+    planned = step.find(plan.read(root / plan_file), key)
+    return step.run(planned, root.absolute(), (root / output).absolute(), publisher)
+
+
+@app.command("summary")
+def summary_(
+    *,
+    root: Root = Path(),
+    plan_file: PlanFile = Path(plan.PLAN_FILE),
+    output: Output = Path(pipeline.OUTPUT),
+) -> int:
+    """Merge what all steps and attempts left, write every report, and say what it comes to."""
+    publisher = Publisher(settings.read(os.environ))
+    publisher.download(str(plan_file), root)
+    publisher.download(f"{output}/**/*", root)
+    found = summary.gather(plan.read(root / plan_file), root / output)
+    code = summary.publish(found, root / output / "summary", publisher)
+    typer.echo(summary.render(found))
+    return code
+
+
+@app.command("lint")
+def lint_(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Such as .buildkite/test_areas.")],
+    *,
+    tree: Annotated[Path | None, typer.Option(help="The vLLM tree, if not above DIR.")] = None,
+    brief: Annotated[bool, typer.Option("--brief", help="Leave out artifacts.none.")] = False,
+) -> int:
+    """Say which steps of vLLM's pipeline cannot run, or cannot show, what they are for."""
+    found = lint.lint(folder, tree)
+    shown = [each for each in found.findings if not (brief and each.rule == "artifacts.none")]
+    typer.echo(lint.report(replace(found, findings=tuple(shown))))
+    return codes.FAIL if shown else codes.PASS
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run `python -m ci` and return its exit code."""
+    command = typer.main.get_command(app)
+    try:
+        code = command.main(
+            args=list(sys.argv[1:] if arguments is None else arguments),
+            prog_name="python -m ci",
+            standalone_mode=False,
+        )
+    except (CiError, durations.DurationsError, OSError) as error:
+        typer.echo(f"ci: {error}", err=True)
+        return codes.USAGE
+    except typer.Abort:
+        return 130
+    except Exception as error:
+        # typer may carry its own copy of click, whose errors show themselves.
+        show = getattr(error, "show", None)
+        if show is None:
+            raise
+        show()
+        return codes.USAGE
+    return code if isinstance(code, int) else codes.PASS
