@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 import typer
 
 from ci import (
+    attribution,
     catalog,
     changes,
     codes,
@@ -19,13 +20,16 @@ from ci import (
     lint,
     pipeline,
     plan,
+    reruns,
     settings,
     step,
     summary,
     testareas,
 )
+from ci.attribution import Observation
 from ci.catalog import QUEUES, Queue, Suite
 from ci.errors import CiError
+from ci.observed import observe
 from ci.publish import Publisher
 from gpu_scheduler import durations
 
@@ -173,6 +177,84 @@ def lint_(
     shown = [each for each in found.findings if not (brief and each.rule == "artifacts.none")]
     typer.echo(lint.report(replace(found, findings=tuple(shown))))
     return codes.FAIL if shown else codes.PASS
+
+
+Runs = Annotated[
+    list[str] | None,
+    typer.Option(help="Folder of a run: a bundle or an attempt. With --run, a git revision."),
+]
+
+
+@app.command("attribute")
+def attribute_(
+    tests: Annotated[
+        list[str] | None, typer.Argument(help="With --run: the tests that failed.")
+    ] = None,
+    *,
+    base: Runs = None,
+    head: Runs = None,
+    rerun: Annotated[bool, typer.Option("--run", help="Run base and head in turn.")] = False,
+    tree: Annotated[Path | None, typer.Option(help="With --run: the vLLM work tree.")] = None,
+    pairs: Annotated[int, typer.Option(min=1, help="With --run: runs of each side.")] = 5,
+    platform: Annotated[Literal["cpu", "cuda"], typer.Option()] = "cuda",
+    gpus: Annotated[int, typer.Option(min=1, help="With --run on cuda: how many.")] = 2,
+    pytest_argument: Annotated[list[str] | None, typer.Option(help="With --run: more.")] = None,
+    root: Root = Path(),
+    output: Annotated[Path, typer.Option(help="With --run: a folder for the runs.")] = Path(
+        ".tprig/attribution"
+    ),
+) -> int:
+    """Say which failures the change caused, and which it found.
+
+    Exit code: 1 when any failure is new, 2 when any is unknown or of the environment, else 0.
+    """
+    if rerun:
+        runs = _reruns(tree, base or [], head or [])
+        found = reruns.rerun(
+            reruns.Reruns(
+                root=root.absolute(),
+                tests=tests or (),
+                sides={
+                    side: reruns.rig_arguments(runs[0], revision, platform)
+                    for side, revision in (("base", runs[1]), ("head", runs[2]))
+                },
+                arguments=pytest_argument or (),
+                pairs=pairs,
+                deadline_s=None,
+                output=root / output,
+            ),
+            gpus if platform == "cuda" else 0,
+        )
+    else:
+        found = _observed(base or [], head or [])
+    said = attribution.attribute(found)
+    typer.echo(attribution.report(said))
+    return attribution.exit_code(said)
+
+
+def _reruns(
+    tree: Path | None, base: Sequence[str], head: Sequence[str]
+) -> tuple[Path, str, str | None]:
+    if tree is None or len(base) != 1 or len(head) > 1:
+        raise CiError(
+            expected="--run --tree PATH --base REV, and --head REV unless the tree as it lies",
+            found=f"--tree {tree}, --base {list(base)}, --head {list(head)}",
+            rule="re-runs compare one revision with another of one vLLM work tree",
+            remedy="name each once",
+        )
+    return tree.absolute(), base[0], head[0] if head else None
+
+
+def _observed(base: Sequence[str], head: Sequence[str]) -> list[Observation]:
+    if not base or not head:
+        raise CiError(
+            expected="at least one --base FOLDER and one --head FOLDER",
+            found=f"{len(base)} and {len(head)}",
+            rule="a failure is attributed by comparing runs of both",
+            remedy="name folders of runs, or have them run: --run --tree PATH --base REV",
+        )
+    found = [each for folder in base for each in observe("base", Path(folder))]
+    return [*found, *(each for folder in head for each in observe("head", Path(folder)))]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

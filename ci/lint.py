@@ -12,7 +12,7 @@ from typing import Literal
 from ci import shell
 from ci.errors import CiError
 from ci.needs import MODULE, Need, needs
-from ci.testareas import Area, Step, read
+from ci.testareas import Step, read
 
 WORKSPACE = "/vllm-workspace"
 """Where a step's image has the tree."""
@@ -30,7 +30,7 @@ Rule = Literal[
 RULES: Mapping[Rule, str] = {
     "gpus.launcher": "a command launches more ranks than the step has GPUs",
     "gpus.tests-nowhere": "a test needs more GPUs than any step has that names it: it never runs",
-    "gpus.tests": "a test needs more GPUs than this step has, where it skips itself; another has them",
+    "gpus.tests": "a test needs more GPUs than this step has, and skips itself; another has them",
     "gpus.tests-possible": "as gpus.tests, where -k or -m may leave the test out",
     "artifacts.none": "nothing is kept of a failure but the log",
     "timeout.none": "a hang holds the agent until the cluster's own limit",

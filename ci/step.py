@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from ci import codes, events
 from ci.errors import CiError
 from ci.plan import BuildPlan, PlannedStep
 from ci.publish import Publisher
+from ci.recording import OPTION
 from ci.settings import Build
 
 INTERRUPT_S, TERMINATE_S = 60.0, 20.0
@@ -76,7 +77,7 @@ def run(step: PlannedStep, root: Path, output: Path, publisher: Publisher) -> in
     attempt = _begin(step, output, publisher.build)
     tests = attempt.folder / "tests.txt"
     tests.write_text("".join(f"{test}\n" for test in step.tests), encoding="utf-8")
-    ended = _supervised(command(step, attempt, tests), root, publisher.build.deadline_s)
+    ended = supervised(command(step, attempt, tests), root, publisher.build.deadline_s, os.environ)
     events.append(attempt.events, ended)
     if ended.cancelled:
         publisher.upload(f"{attempt.folder.relative_to(root)}/**/*", root)
@@ -102,8 +103,6 @@ def _begin(step: PlannedStep, output: Path, build: Build) -> Attempt:
 
 def command(step: PlannedStep, attempt: Attempt, tests: Path) -> list[str]:
     """The pytest that runs the step."""
-    from ci.recording import OPTION
-
     engines = [f"--tprig-platform={step.platform}", f"--tprig-bundle-dir={attempt.bundle}"]
     return [
         *(sys.executable, "-m", "pytest", "-p", "ci.recording", f"{OPTION}={attempt.events}"),
@@ -114,9 +113,19 @@ def command(step: PlannedStep, attempt: Attempt, tests: Path) -> list[str]:
     ]
 
 
-def _supervised(words: Sequence[str], root: Path, deadline_s: float | None) -> events.Ended:
-    variables = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
-    process = subprocess.Popen(words, cwd=root, env=variables, start_new_session=True)
+def supervised(
+    words: Sequence[str], root: Path, deadline_s: float | None, variables: Mapping[str, str]
+) -> events.Ended:
+    """Run a pytest in a session of its own, and end it and all that it started.
+
+    Args:
+        words: the command, which loads `ci.recording`.
+        root: where it runs.
+        deadline_s: when it is interrupted; None never does.
+        variables: its environment.
+    """
+    own = {**variables, "PYTHONPATH": str(Path(__file__).parents[1])}
+    process = subprocess.Popen(words, cwd=root, env=own, start_new_session=True)
     try:
         with _cancellable():
             return events.Ended(status=process.wait(deadline_s))

@@ -75,8 +75,8 @@ def gather(plan: BuildPlan, output: Path) -> Summary:
         attempts.append(attempt)
         found += _evidence(attempt, path.parent / "bundle", problems)
     engines = {step.key for step in plan.steps if step.engines}
-    for key in sorted(engines - {each.step for each in found}):
-        problems.append(f"{key}: no attempt left a bundle that can be read")
+    bare = sorted(engines - {each.step for each in found})
+    problems += [f"{key}: no attempt left a bundle that can be read" for key in bare]
     may_skip = frozenset(test for each in found for test in _not_applicable(each.bundle))
     return Summary(ledger.merge(plan, attempts, may_skip), tuple(found), tuple(problems))
 

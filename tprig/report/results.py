@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import uuid
-import xml.etree.ElementTree as ET  # noqa: S405 (it writes; nothing is parsed)
+import xml.etree.ElementTree as ET
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
