@@ -78,8 +78,10 @@ def table(counts: Counter[tuple[Cause, str]]) -> str:
     """Return the matrix as text: true causes down, what was said across."""
     said = [*get_args(Class), "not shown"]
     lines = [f"{'true cause':<20}" + "".join(f"{name:>14}" for name in said)]
-    for cause in get_args(Cause):
-        lines.append(f"{cause:<20}" + "".join(f"{counts[cause, name]:>14}" for name in said))
+    lines += [
+        f"{cause:<20}" + "".join(f"{counts[cause, name]:>14}" for name in said)
+        for cause in get_args(Cause)
+    ]
     return "\n".join(lines)
 
 

@@ -52,7 +52,7 @@ Catalogue = Annotated[
 
 
 @app.command("pipeline")
-def pipeline_(
+def pipeline_(  # noqa: PLR0913 (one parameter for each option)
     *,
     root: Root = Path(),
     catalogue: Catalogue = None,
@@ -186,7 +186,7 @@ Runs = Annotated[
 
 
 @app.command("attribute")
-def attribute_(
+def attribute_(  # noqa: PLR0913 (one parameter for each option)
     tests: Annotated[
         list[str] | None, typer.Argument(help="With --run: the tests that failed.")
     ] = None,
@@ -215,8 +215,8 @@ def attribute_(
                 root=root.absolute(),
                 tests=tests or (),
                 sides={
-                    side: reruns.rig_arguments(runs[0], revision, platform)
-                    for side, revision in (("base", runs[1]), ("head", runs[2]))
+                    "base": reruns.rig_arguments(runs[0], runs[1], platform),
+                    "head": reruns.rig_arguments(runs[0], runs[2], platform),
                 },
                 arguments=pytest_argument or (),
                 pairs=pairs,

@@ -151,25 +151,30 @@ def _classified(failure: Failure, counts: _Counts) -> Attribution:
 
 def fisher(base: int, base_runs: int, head: int, head_runs: int) -> float:
     """One-sided Fisher probability that head fails so much more often by chance alone."""
-    table = [[head, head_runs - head], [base, base_runs - base]]
-    return float(stats.fisher_exact(table, alternative="greater").pvalue)
+    # Given how many failed in all, those of head are hypergeometric.
+    drawn = stats.hypergeom(base_runs + head_runs, base + head, head_runs)
+    return float(drawn.sf(head - 1))
 
 
 def _cause(base: int, base_runs: int, head: int, head_runs: int, p: float) -> tuple[Class, str]:
     runs = base_runs + head_runs
     if base_runs == 0:
         return "unknown", "base was never tried: nothing to compare with"
-    if base == 0 and p <= ALPHA:
-        return "new", f"base never showed it, and chance alone would do so with p = {p:.2g}"
     if base == 0:
-        return "unknown", f"base did not show it, but so few runs leave p = {p:.2g}: run more"
+        return _of_head_alone(p)
+    if base + head < runs and p <= ALPHA:
+        return "unknown", f"base shows it too, but head more often: p = {p:.2g}"
     if base + head < runs:
-        if p <= ALPHA:
-            return "unknown", f"base shows it too, but head more often: p = {p:.2g}"
         return "flaky", "both show it, and some runs do not"
     if STEADY_RATE**runs <= STEADY_ALPHA:
         return "pre-existing", f"each of {base_runs} runs of base showed the same"
     return "unknown", f"both always show it, but {runs} runs do not tell a flaky one: run more"
+
+
+def _of_head_alone(p: float) -> tuple[Class, str]:
+    if p <= ALPHA:
+        return "new", f"base never showed it, and chance alone would do so with p = {p:.2g}"
+    return "unknown", f"base did not show it, but so few runs leave p = {p:.2g}: run more"
 
 
 def pairs_order(pairs: int) -> list[Side]:

@@ -8,9 +8,11 @@ import shlex
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import jsonschema
-from buildkite_sdk import CommandStep, GroupStep, Pipeline
+from buildkite_sdk.pipeline import Pipeline
+from buildkite_sdk.schema import CommandStep, GroupStep
 
 from ci import codes
 from ci.catalog import QUEUES, Queue
@@ -164,7 +166,7 @@ def _demand_few(jobs: int) -> None:
         )
 
 
-def validate(pipeline: Mapping[str, object]) -> None:
+def validate(pipeline: dict[str, Any]) -> None:
     """Hold a pipeline against the schema that buildkite-sdk ships.
 
     Raises:

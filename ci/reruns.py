@@ -15,6 +15,7 @@ from ci.errors import CiError
 from ci.observed import observe
 from ci.recording import OPTION
 from ci.step import Attempt, supervised
+from gpu_scheduler.visibility import environment_for
 
 LEASE_WAIT_S = 3600.0
 
@@ -81,7 +82,7 @@ def _devices(gpus: int) -> dict[str, str]:
         with gpu_scheduler.lease(
             gpus, kind="cuda", test="attribution", wait_s=LEASE_WAIT_S
         ) as held:
-            return {"CUDA_VISIBLE_DEVICES": ",".join(device.id for device in held.devices)}
+            return environment_for(held.devices)
     except gpu_scheduler.GpuSchedulerError as error:
         raise CiError(
             expected=f"{gpus} GPUs for the runs of base and head",
