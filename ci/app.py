@@ -1,4 +1,9 @@
-"""The commands of `python -m ci`, and the promise that bad input never shows a traceback."""
+"""The commands of `python -m ci`, and the promise that bad input never shows a traceback.
+
+What a command needs is imported when it is called: a step must not wait for what makes pipelines.
+"""
+
+# ruff: noqa: PLC0415 (see above)
 
 from __future__ import annotations
 
@@ -7,29 +12,16 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from ci import (
-    attribution,
-    catalog,
-    changes,
-    codes,
-    collecting,
-    lint,
-    pipeline,
-    plan,
-    reruns,
-    settings,
-    step,
-    summary,
-    testareas,
-)
-from ci.attribution import Observation
-from ci.catalog import QUEUES, Queue, Suite
+if TYPE_CHECKING:
+    from ci.attribution import Observation
+    from ci.catalog import Queue, Suite
+from ci import codes, settings
 from ci.errors import CiError
-from ci.observed import observe
+from ci.layout import OUTPUT, PLAN_FILE
 from ci.publish import Publisher
 from gpu_scheduler import durations
 
@@ -56,7 +48,7 @@ def pipeline_(  # noqa: PLR0913 (one parameter for each option)
     *,
     root: Root = Path(),
     catalogue: Catalogue = None,
-    plan_file: PlanFile = Path(plan.PLAN_FILE),
+    plan_file: PlanFile = Path(PLAN_FILE),
     suite: Annotated[list[str] | None, typer.Option(help="Only these suites.")] = None,
     changed_since: Annotated[str | None, typer.Option(help="Run what changes call for.")] = None,
     tree: Annotated[
@@ -74,6 +66,8 @@ def pipeline_(  # noqa: PLR0913 (one parameter for each option)
     upload: Annotated[bool, typer.Option("--upload", help="Upload it and the plan.")] = False,
 ) -> int:
     """Print the Buildkite pipeline, from markers, catalogue, changes and recorded durations."""
+    from ci import changes, collecting, pipeline, plan, testareas
+
     suites = _suites(catalogue, suite or [])
     changed = None
     if changed_since is not None:
@@ -101,6 +95,8 @@ def pipeline_(  # noqa: PLR0913 (one parameter for each option)
 
 
 def _suites(catalogue: Path | None, names: Sequence[str]) -> tuple[Suite, ...]:
+    from ci import catalog
+
     suites = catalog.SUITES if catalogue is None else catalog.read(catalogue)
     known = [suite.name for suite in suites]
     if unknown := sorted(set(names) - set(known)):
@@ -114,6 +110,8 @@ def _suites(catalogue: Path | None, names: Sequence[str]) -> tuple[Suite, ...]:
 
 
 def _queues(options: Sequence[str]) -> dict[int, Queue]:
+    from ci.catalog import QUEUES, Queue
+
     queues = dict(QUEUES)
     for option in options:
         gpus, _, name = option.partition("=")
@@ -134,13 +132,15 @@ def run(
     *,
     key: Annotated[str, typer.Option("--step", help="Key of the step.")],
     root: Root = Path(),
-    plan_file: PlanFile = Path(plan.PLAN_FILE),
-    output: Output = Path(pipeline.OUTPUT),
+    plan_file: PlanFile = Path(PLAN_FILE),
+    output: Output = Path(OUTPUT),
     local_plan: Annotated[
         bool, typer.Option("--local-plan", help="The plan is here, and not an artifact.")
     ] = False,
 ) -> int:
     """Run one step of the plan under a watchdog."""
+    from ci import plan, step
+
     publisher = Publisher(settings.read(os.environ))
     if not local_plan:
         publisher.download(str(plan_file), root)
@@ -152,10 +152,12 @@ def run(
 def summary_(
     *,
     root: Root = Path(),
-    plan_file: PlanFile = Path(plan.PLAN_FILE),
-    output: Output = Path(pipeline.OUTPUT),
+    plan_file: PlanFile = Path(PLAN_FILE),
+    output: Output = Path(OUTPUT),
 ) -> int:
     """Merge what all steps and attempts left, write every report, and say what it comes to."""
+    from ci import plan, summary
+
     publisher = Publisher(settings.read(os.environ))
     publisher.download(str(plan_file), root)
     publisher.download(f"{output}/**/*", root)
@@ -173,6 +175,8 @@ def lint_(
     brief: Annotated[bool, typer.Option("--brief", help="Leave out artifacts.none.")] = False,
 ) -> int:
     """Say which steps of vLLM's pipeline cannot run, or cannot show, what they are for."""
+    from ci import lint
+
     found = lint.lint(folder, tree)
     shown = [each for each in found.findings if not (brief and each.rule == "artifacts.none")]
     typer.echo(lint.report(replace(found, findings=tuple(shown))))
@@ -208,6 +212,8 @@ def attribute_(  # noqa: PLR0913 (one parameter for each option)
 
     Exit code: 1 when any failure is new, 2 when any is unknown or of the environment, else 0.
     """
+    from ci import attribution, reruns
+
     if rerun:
         runs = _reruns(tree, base or [], head or [])
         found = reruns.rerun(
@@ -246,6 +252,8 @@ def _reruns(
 
 
 def _observed(base: Sequence[str], head: Sequence[str]) -> list[Observation]:
+    from ci.observed import observe
+
     if not base or not head:
         raise CiError(
             expected="at least one --base FOLDER and one --head FOLDER",

@@ -98,10 +98,14 @@ class _Counts:
 
 
 def signature(message: str) -> str:
-    """The last line that says something, without numbers, addresses and folders."""
+    """What a failure says, without numbers, addresses and folders.
+
+    Of a traceback as pytest prints it that is the first line of the error, else the last line.
+    """
     lines = [line.strip() for line in message.splitlines() if line.strip()]
-    last = lines[-1] if lines else "no message"
-    return _NUMBERS.sub("#", _PLACES.sub("", last))[:SIGNATURE_CHARS]
+    errors = [line[1:].strip() for line in lines if line.startswith("E  ")]
+    told = next(iter(errors), lines[-1] if lines else "no message")
+    return _NUMBERS.sub("#", _PLACES.sub("", told))[:SIGNATURE_CHARS]
 
 
 def attribute(observations: Sequence[Observation]) -> list[Attribution]:

@@ -15,24 +15,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from ci.collected import Collected
 from ci.errors import CiError
 
 OUTPUT = "--ci-collected"
 DEADLINE_S = 300.0
-
-
-class Collected(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One test.
-
-    Attributes:
-        test: pytest's node id.
-        gpus: devices that its markers ask for: of ranks, or by `gpus(count=...)`.
-        markers: names.
-    """
-
-    test: str
-    gpus: int
-    markers: list[str]
 
 
 def collect(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.resources
 import json
 import shlex
@@ -17,15 +18,14 @@ from buildkite_sdk.schema import CommandStep, GroupStep
 from ci import codes
 from ci.catalog import QUEUES, Queue
 from ci.errors import CiError
-from ci.plan import PLAN_FILE, BuildPlan, PlannedStep
+from ci.layout import OUTPUT, PLAN_FILE
+from ci.plan import BuildPlan, PlannedStep
 
 MAX_JOBS = 500
 """Buildkite takes no more of one upload."""
 
 MARGIN_MIN = 3
 """Between the inner watchdog and Buildkite's timeout, to end pytest and upload the evidence."""
-
-OUTPUT = ".tprig/ci"
 SUMMARY = "tprig-summary"
 SUMMARY_TIMEOUT_MIN = 15
 
@@ -172,10 +172,7 @@ def validate(pipeline: dict[str, Any]) -> None:
     Raises:
         CiError: it breaks the schema; the first place is named.
     """
-    text = importlib.resources.files("buildkite_sdk").joinpath("schema.json").read_text("utf-8")
-    schema = json.loads(text)
-    kind = jsonschema.validators.validator_for(schema)
-    error = jsonschema.exceptions.best_match(kind(schema).iter_errors(pipeline))
+    error = jsonschema.exceptions.best_match(_validator().iter_errors(pipeline))
     if error is not None:
         place = "/".join(map(str, error.absolute_path))
         raise CiError(
@@ -184,6 +181,13 @@ def validate(pipeline: dict[str, Any]) -> None:
             rule="what it refuses would fail at upload",
             remedy="mend the catalogue or the options; or report a fault of ci",
         )
+
+
+@functools.cache
+def _validator() -> jsonschema.protocols.Validator:
+    text = importlib.resources.files("buildkite_sdk").joinpath("schema.json").read_text("utf-8")
+    schema = json.loads(text)
+    return jsonschema.validators.validator_for(schema)(schema)
 
 
 def explain(plan: BuildPlan, style: Style) -> str:

@@ -14,11 +14,10 @@ import msgspec
 
 from ci.catalog import Suite
 from ci.changes import Changes, triggers
-from ci.collecting import Collected
+from ci.collected import Collected
 from ci.errors import CiError
 from ci.shards import balanced, estimates, shard_count
 
-PLAN_FILE = ".tprig/ci-plan.json"
 VERSION = 1
 _PATHS_SHOWN = 3
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from ci.events import Outcome
 from tprig.bundle.files import printable
 
 OPTION = "--ci-record"
+_PR_SET_PDEATHSIG = 1
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -23,10 +26,16 @@ def pytest_configure(config: pytest.Config) -> None:
     """Record in the process that reports: with xdist that is the controller, not its workers."""
     path = config.getoption(OPTION)
     if path is not None and not hasattr(config, "workerinput"):
+        _end_with_runner()
         recorder = Recorder(path)
         config.pluginmanager.register(recorder, "ci-recorder")
         if config.pluginmanager.hasplugin("dsession"):
             config.pluginmanager.register(WorkerRecorder(recorder), "ci-worker-recorder")
+
+
+def _end_with_runner() -> None:
+    """Should the step's runner be killed, nothing would end this pytest or keep its results."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class Recorder:

@@ -21,7 +21,7 @@ def test_an_empty_suite_is_refused() -> None:
 
 
 def test_a_test_that_needs_more_gpus_than_its_suite_is_refused() -> None:
-    with pytest.raises(CiError, match="at most 2 GPUs.*which needs 4"):
+    with pytest.raises(CiError, match=r"at most 2 GPUs.*which needs 4"):
         plan.make([suite()], {"a": collected(1, 4)}, {})
 
 
@@ -63,7 +63,7 @@ def test_shards_hold_each_test_once_and_are_near_the_best(
     assert sorted(test for shard in divided for test in shard) == sorted(seconds)
     longest = max(sum(seconds[test] for test in shard) for shard in divided)
     # No division can be shorter than the mean or the longest test; Graham's bound is on these.
-    least = max(sum(seconds.values()) / count, max(seconds.values()))
+    least = max([sum(seconds.values()) / count, *seconds.values()])
     assert longest <= least * 2 + 1e-6
     assert divided == shards.balanced(dict(reversed(seconds.items())), count)
     for shard in divided:

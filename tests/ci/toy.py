@@ -35,4 +35,6 @@ def environment(variables: Mapping[str, str] | None = None) -> dict[str, str]:
     """This process's, without what a CI service may have told it."""
     foreign = ("BUILDKITE", "GITHUB_", "TPRIG_CI", "PYTEST_")
     own = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
-    return {**own, "PYTHONPATH": str(REPOSITORY), **(variables or {})}
+    # No test of a toy needs more of pytest than what is its own, and each start would load it.
+    plain = {"PYTHONPATH": str(REPOSITORY), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    return {**own, **plain, **(variables or {})}
