@@ -23,7 +23,6 @@ from ci import codes, settings
 from ci.errors import CiError
 from ci.layout import OUTPUT, PLAN_FILE
 from ci.publish import Publisher
-from gpu_scheduler import durations
 
 app = typer.Typer(
     name="ci",
@@ -74,7 +73,7 @@ def pipeline_(  # noqa: PLR0913 (one parameter for each option)
         changed = changes.changed_since((tree or root).absolute(), changed_since)
     found = {s.name: collecting.collect(root, s.tests, s.markers) for s in suites}
     # A step of vLLM's makes the plan anew, where nothing was ever measured.
-    known = {} if flavour == "vllm" else durations.load(root / durations.FILE)
+    known = {} if flavour == "vllm" else _known(root)
     made = plan.make(suites, found, known, changed)
     style = pipeline.Style(_queues(queue or []), setup or (), python)
     if flavour == "vllm":
@@ -92,6 +91,20 @@ def pipeline_(  # noqa: PLR0913 (one parameter for each option)
         publisher.pipeline(text)
     typer.echo(text, nl=False)
     return codes.PASS
+
+
+def _known(root: Path) -> dict[str, float]:
+    from gpu_scheduler import durations
+
+    try:
+        return durations.load(root / durations.FILE)
+    except durations.DurationsError as error:
+        raise CiError(
+            expected="recorded durations, or none",
+            found=str(error),
+            rule="shards are balanced by what tests took",
+            remedy="mend or delete that file",
+        ) from None
 
 
 def _suites(catalogue: Path | None, names: Sequence[str]) -> tuple[Suite, ...]:
@@ -274,7 +287,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             prog_name="python -m ci",
             standalone_mode=False,
         )
-    except (CiError, durations.DurationsError, OSError) as error:
+    except (CiError, OSError) as error:
         typer.echo(f"ci: {error}", err=True)
         return codes.USAGE
     except typer.Abort:

@@ -7,12 +7,11 @@ count for neither side.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
-
-from scipy import stats
 
 from ci import codes
 from tprig.bundle.files import printable
@@ -155,9 +154,14 @@ def _classified(failure: Failure, counts: _Counts) -> Attribution:
 
 def fisher(base: int, base_runs: int, head: int, head_runs: int) -> float:
     """One-sided Fisher probability that head fails so much more often by chance alone."""
-    # Given how many failed in all, those of head are hypergeometric.
-    drawn = stats.hypergeom(base_runs + head_runs, base + head, head_runs)
-    return float(drawn.sf(head - 1))
+    # Given how many failed in all, those of head are hypergeometric. In integers, for three runs of
+    # each side give 1/20, which is to be 0.05 and no rounding more.
+    failed, runs = base + head, base_runs + head_runs
+    ways = sum(
+        math.comb(failed, k) * math.comb(runs - failed, head_runs - k)
+        for k in range(head, min(failed, head_runs) + 1)
+    )
+    return ways / math.comb(runs, head_runs)
 
 
 def _cause(base: int, base_runs: int, head: int, head_runs: int, p: float) -> tuple[Class, str]:
