@@ -11,10 +11,7 @@ from typing import Literal
 from ci.errors import CiError
 from ci.settings import Build
 
-ANNOTATION_LIMIT_BYTES = 1 << 20
-"""Buildkite takes no longer annotation, and GitHub no longer step summary."""
 AGENT_DEADLINE_S = 600.0
-_CUT = "\n\n… cut here; the artifacts hold the whole.\n"
 
 AnnotationStyle = Literal["success", "error", "warning", "info"]
 
@@ -58,6 +55,8 @@ class Publisher:
 
     def annotate(self, markdown: str, style: AnnotationStyle) -> None:
         """Show Markdown on the build's page, or in GitHub's step summary."""
+        from tprig.report.text import cut  # noqa: PLC0415 (steps that publish nothing are quick)
+
         text = cut(markdown)
         if self.buildkite:
             self._agent(["annotate", "--style", style, "--context", "tprig"], text)
@@ -92,12 +91,3 @@ def _refused(arguments: Sequence[str], found: str) -> CiError:
         rule="what is not handed over is not there for the next step",
         remedy="see the agent's log; the files are still in this job's checkout",
     )
-
-
-def cut(markdown: str, limit_bytes: int = ANNOTATION_LIMIT_BYTES) -> str:
-    """Return what fits, cut at the end of a line, and says so where it was cut."""
-    encoded = markdown.encode()
-    if len(encoded) <= limit_bytes:
-        return markdown
-    room = limit_bytes - len(_CUT.encode())
-    return encoded[:room].decode(errors="ignore").rpartition("\n")[0] + _CUT

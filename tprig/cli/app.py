@@ -44,6 +44,7 @@ app = typer.Typer(
 BundleFolder = Annotated[
     Path, typer.Argument(metavar="BUNDLE", help="Folder that a run wrote.", show_default=False)
 ]
+ReportFile = Annotated[Path | None, typer.Option(metavar="FILE", help="Write this form there.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
 
@@ -105,14 +106,43 @@ def compare(
 
 
 @app.command()
-def report(bundle: BundleFolder) -> int:
-    """Print a bundle's verdicts as Markdown, to paste into a pull request.
+def report(  # noqa: PLR0913 (one parameter for each option)
+    bundles: Annotated[
+        list[Path], typer.Argument(metavar="BUNDLE", help="A run's folder.", show_default=False)
+    ],
+    *,
+    compare: Annotated[bool, typer.Option("--compare", help="Compare two bundles.")] = False,
+    html: ReportFile = None,
+    markdown: ReportFile = None,
+    junit: ReportFile = None,
+    ctrf: ReportFile = None,
+    test_engine: ReportFile = None,
+    annotation: ReportFile = None,
+    step_summary: ReportFile = None,
+) -> int:
+    """Write a bundle's reports; with no file named, print Markdown for a pull request.
 
     They are judged again; stored verdicts are not trusted. Exit code: as of `tprig check`.
     """
     from tprig.cli import report as command
 
-    return command.run(bundle)
+    if len(bundles) != (2 if compare else 1):
+        raise typer.BadParameter("expected one BUNDLE, or two with --compare")
+    named = {
+        "html": html,
+        "markdown": markdown,
+        "junit": junit,
+        "ctrf": ctrf,
+        "test-engine": test_engine,
+        "annotation": annotation,
+        "step-summary": step_summary,
+    }
+    targets = {form: path for form, path in named.items() if path is not None}
+    if not compare:
+        return command.run(bundles[0], targets)
+    if targets:
+        raise typer.BadParameter("--compare prints; it takes no file")
+    return command.compare(bundles[0], bundles[1])
 
 
 @app.command("import")

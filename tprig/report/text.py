@@ -11,6 +11,10 @@ ELLIPSIS = "…"
 MESSAGE_LIMIT = 600
 """Characters of a foreign message that a report shows; the bundle holds the whole."""
 
+ANNOTATION_LIMIT_BYTES = 1 << 20
+"""Of Buildkite's annotations and of GitHub's step summaries."""
+_CUT = "\n\n… cut here; the bundle holds the whole.\n"
+
 
 def one_line(text: str) -> str:
     r"""Return `text` on one line, with everything that does not print written as an escape.
@@ -61,3 +65,12 @@ def place(where: evidence.Location) -> str:
         if value is not None
     ]
     return one_line(f"{head} ({', '.join(parts)})" if parts else head)
+
+
+def cut(text: str, limit_bytes: int = ANNOTATION_LIMIT_BYTES) -> str:
+    """Return what fits, cut at the end of a line, and say so where it was cut."""
+    encoded = text.encode()
+    if len(encoded) <= limit_bytes:
+        return text
+    room = limit_bytes - len(_CUT.encode())
+    return encoded[:room].decode(errors="ignore").rpartition("\n")[0] + _CUT
