@@ -4,7 +4,13 @@
 
 * storm: eight processes take and free 1 to 8 of 8 devices while processes are killed inside
   acquire, hold and release. A witness apart from the locks tells when two hold one device.
-* wide: one process takes 8 of 8, again and again, against eight that hold one for 20 ms.
+* wide: one process takes 8 of 8, holds them for 2 ms and asks again at once, against eight that
+  take one, hold it for 20 ms and ask again at once. First come first served, each cycle is then
+  eight narrow grants, all at the same time, and one wide grant: narrow ones get (20 + a) / (22 + g)
+  of what they get alone, where a is what a narrow lease takes besides its hold when nobody is in
+  its way (about 1 ms), and g is what passes in a cycle in which nobody holds what he could: from
+  the wide release to the last narrow grant, and from the last narrow release to the wide grant.
+  Half, the bound, allows g = 20 ms. A wide request that asks less often costs less.
 * ratio: one uncontended acquire and release against a bare filelock's.
 * makespan: traces of 200 tests handed out by `--dist gpu`, in virtual time (`makespan.py`).
 

@@ -169,8 +169,8 @@ class Acquisition:
             if locks is None and self._left_s() > 0:
                 self._queue(queue)
             elif locks is not None and self._place is not None:
-                # Nothing is kept for it while the driver is asked, in which others may go ahead.
-                self._place.claim(Claim(count=0, among=()))
+                # While the driver is asked others may go ahead with what it has not taken.
+                self._place.grant(locks)
             return locks
 
     @contextmanager
@@ -293,8 +293,10 @@ class Acquisition:
         record = encode(Owner.current(self._request.test, self._lease_id))
         for lock in locks.values():
             lock.sign(record)
+        place, self._place = self._place, None
+        kept = place.hand_over() if place is not None else ()
         return Grant(
-            tuple(snapshots[id_] for id_ in locks), tuple(locks.values()), self._waited_s()
+            tuple(snapshots[id_] for id_ in locks), (*locks.values(), *kept), self._waited_s()
         )
 
     def _look_again(self) -> None:
@@ -350,7 +352,7 @@ class Acquisition:
         return Blocked(
             request=self._request,
             waited_s=self._waited_s(),
-            position=len(self._ahead) + 1,
+            position=len(self._waiting_ahead()) + 1,
             refusals=tuple(filter(None, map(self._refusal, self._able))),
         )
 
@@ -360,11 +362,14 @@ class Acquisition:
         refusal = leased(id_, self._folder)
         if id_ in self._leased or refusal.holder is not None:
             return refusal
-        first = next((each for each in self._ahead if id_ in each.claim.among), None)
+        first = next((each for each in self._waiting_ahead() if id_ in each.claim.among), None)
         if first is None:
             return None
         reason = f"free, but kept for {first.wants} device(s) of {first.owner}"
         return Refusal(device_id=id_, reason=reason, holder=first.owner)
+
+    def _waiting_ahead(self) -> list[Ticket]:
+        return [ticket for ticket in self._ahead if not ticket.granted]
 
     def _leave(self) -> None:
         if self._place is not None:
@@ -381,8 +386,8 @@ class Acquisition:
         blocked = self._blocked()
         usable = len(self._able) - len(blocked.refusals)
         found = f"{usable} of {len(self._able)} usable at the same time"
-        if self._ahead:
-            found += f", at position {blocked.position} in the queue behind {self._ahead[0].owner}"
+        if ahead := self._waiting_ahead():
+            found += f", at position {blocked.position} in the queue behind {ahead[0].owner}"
         return LeaseTimeout(
             expected=f"{self._request} within {self._wait_s:g} s",
             found=found,

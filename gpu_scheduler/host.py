@@ -26,10 +26,19 @@ def boot_id() -> str:
 
 def pid_namespace() -> int | None:
     """Returns the inode of this process's PID namespace, `None` where /proc hides it."""
+    return _pid_namespace()
+
+
+@cache
+def _pid_namespace() -> int | None:
     try:
         return Path("/proc/self/ns/pid").stat().st_ino
     except OSError:
         return None
+
+
+# No process leaves its PID namespace, but a forked child may begin in another one.
+os.register_at_fork(after_in_child=_pid_namespace.cache_clear)
 
 
 def start_token(pid: int) -> int | None:

@@ -5,13 +5,17 @@ it is the only one that takes devices or changes the queue, so that it can look 
 all tickets and decide. A ticket is a lock too, with a record beside it, so that the ticket of a
 killed waiter is void at once. Nothing is deleted: in a sticky folder nobody could delete another
 user's ticket. Places are used again instead.
+
+A request that is granted all that it could use keeps its ticket as long as its lease: whoever could
+use nothing else sleeps until that ticket goes, where its grant would wake him in vain.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import msgspec
 from msgspec.structs import replace
@@ -39,6 +43,8 @@ class Ticket(msgspec.Struct, frozen=True, kw_only=True):
     deadline_s: float | None
     """On the host's monotonic clock; `None` for none."""
     owner: Owner
+    granted: bool = False
+    """Whether it holds all that it claims; it then waits no more."""
 
 
 _DECODER = msgspec.json.Decoder(Ticket)
@@ -49,14 +55,37 @@ class Place:
 
     def __init__(self, lock: HeldLock, ticket: Ticket) -> None:
         self.ticket = ticket
+        self._deadline_s = ticket.deadline_s
         self._lock = lock
         self._write()
 
     def claim(self, claim: Claim) -> None:
-        """Says anew what it would take; only under the gate."""
-        if claim != self.ticket.claim:
-            self.ticket = replace(self.ticket, claim=claim)
+        """Says anew what it would take, and that it waits; only under the gate."""
+        if claim != self.ticket.claim or self.ticket.granted:
+            self.ticket = replace(
+                self.ticket, claim=claim, granted=False, deadline_s=self._deadline_s
+            )
             self._write()
+
+    def grant(self, ids: Collection[str]) -> None:
+        """Says that it holds these devices; only under the gate.
+
+        If they are all that it claimed, those behind it are to sleep on. Otherwise it claims
+        nothing any more, so that they may have the rest.
+        """
+        if set(ids) >= set(self.ticket.claim.among):
+            held = Claim(count=len(ids), among=tuple(ids))
+            self.ticket = replace(self.ticket, claim=held, granted=True, deadline_s=None)
+            self._write()
+        else:
+            self.claim(Claim(count=0, among=()))
+
+    def hand_over(self) -> tuple[HeldLock, ...]:
+        """Gives the place up, or returns what is to be released with the devices that it holds."""
+        if self.ticket.granted:
+            return (self._lock,)
+        self.leave()
+        return ()
 
     def leave(self) -> None:
         """Gives the place up, which wakes those behind it."""
@@ -94,9 +123,14 @@ class Queue:
     def join(self, wants: int, claim: Claim, deadline_s: float, owner: Owner) -> Place:
         """Takes a place behind all others."""
         number = 1 + max((ticket.number for ticket in self._tickets()), default=0)
-        slot = 0
-        while (lock := self._folder.try_lock(slot_name(self._kind, slot))) is None:
-            slot += 1
+        # Who died while it claimed nothing is buried by nobody: its slot is tried like a free one.
+        taken = {ticket.slot for ticket in self._tickets() if ticket.claim.count}
+        slot, lock = next(
+            (slot, lock)
+            for slot in itertools.count()
+            if slot not in taken
+            and (lock := self._folder.try_lock(slot_name(self._kind, slot))) is not None
+        )
         if slot >= self._slots:
             # Before the ticket is written: too many slots are no harm, too few would hide it.
             self._note(slot + 1)
@@ -166,11 +200,11 @@ def gate_name(kind: str) -> str:
 
 
 def waiting(folder: LockFolder, kind: str) -> Iterator[Ticket]:
-    """Yields the tickets without the gate, in no order: what is being written is left out."""
+    """Yields who waits, in no order, without the gate: what is being written is left out."""
     slot = 0
     while slot < _MOST_SLOTS and folder.exists(slot_name(kind, slot), "owner"):
         ticket = read(folder, kind, slot)
-        if ticket is not None:
+        if ticket is not None and not ticket.granted:
             yield ticket
         slot += 1
 

@@ -3,6 +3,10 @@
 Whoever holds a device, or a place in the queue, keeps its record open for writing. The kernel
 closes it however the holder ends, and tells all who watch the folder: a waiter sleeps until then,
 where it would otherwise have to ask over and over.
+
+To close what the kernel gives for it takes the kernel milliseconds (it waits until nobody can be
+using it any more), which whoever was just granted a lease would spend: it is kept for the next
+wait of this process instead.
 """
 
 from __future__ import annotations
@@ -26,6 +30,34 @@ _MOST_UNTOLD_S = 0.02
 _EVENTS_BYTES = 65536
 
 
+class _Spares:
+    """Descriptors that no watch uses now. A forked child has none: it would share the events."""
+
+    def __init__(self) -> None:
+        self._idle: list[int] = []
+        os.register_at_fork(after_in_child=self._forget)
+
+    def take(self) -> int | None:
+        """Returns one to use; `None` where the kernel gives no more."""
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return _inotify()
+
+    def give(self, descriptor: int) -> None:
+        """Keeps one that nobody uses any more."""
+        self._idle.append(descriptor)
+
+    def _forget(self) -> None:
+        for descriptor in self._idle:
+            with suppress(OSError):
+                os.close(descriptor)
+        self._idle.clear()
+
+
+_spares = _Spares()
+
+
 class Watch:
     """Sleeps that end when a file is closed after writing; use in a `with`."""
 
@@ -33,7 +65,7 @@ class Watch:
         self._poll = select.poll()
         self._paths: list[str] = []
         self._watched: list[int] = []
-        self._descriptor = _inotify()
+        self._descriptor = _spares.take()
         self._owner = os.getpid()
         if self._descriptor is not None:
             self._poll.register(self._descriptor, select.POLLIN)
@@ -49,6 +81,10 @@ class Watch:
             return False
         self._paths = list(paths)
         self._next_s = _FIRST_S
+        self._watch(paths)
+        return True
+
+    def _watch(self, paths: Sequence[str]) -> None:
         if self._descriptor is not None:
             libc = _libc()
             for watched in self._watched:
@@ -58,7 +94,6 @@ class Watch:
                 for path in paths
             ]
             self._drain()
-        return True
 
     def wait(self, most_s: float) -> float:
         """Sleeps until something happened, but never longer than `most_s`.
@@ -80,12 +115,14 @@ class Watch:
     def _drain(self) -> None:
         if self._descriptor is not None:
             with suppress(BlockingIOError):
-                os.read(self._descriptor, _EVENTS_BYTES)
+                while os.read(self._descriptor, _EVENTS_BYTES):
+                    pass
 
     def close(self) -> None:
         """Ends the watch."""
         if self._descriptor is not None and self._owner == os.getpid():
-            os.close(self._descriptor)
+            self._watch([])
+            _spares.give(self._descriptor)
         self._descriptor = None
 
     def __enter__(self) -> Self:

@@ -171,6 +171,36 @@ def test_wide_request_keeps_what_it_has_while_it_waits(host: FakeNvml, folder: L
             assert wide.hear() == ",".join(gpu.uuid for gpu in host.gpus)
 
 
+def test_whoever_was_granted_all_stands_in_nobodys_queue(folder: LockFolder) -> None:
+    """Its ticket outlives its wait, for others to sleep on; it is no longer one who waits."""
+    with holder(1) as narrow:
+        narrow.hear()
+        with holder(2, "wide") as wide:
+            until(lambda: any(waiting(folder.queue, "cuda")))
+            narrow.tell()
+            wide.hear()
+            assert not any(waiting(folder.queue, "cuda"))
+            with pytest.raises(LeaseTimeout) as caught:
+                gpus(1, wait_s=0.05)
+            assert "queue behind" not in str(caught.value)
+            holders = [refusal.holder for refusal in caught.value.refusals]
+            assert [each.test for each in holders if each] == ["wide", "wide"]
+
+
+@pytest.mark.parametrize("end", [Child.tell, Child.kill])
+def test_waiter_behind_one_that_was_granted_all_is_served_when_it_ends(
+    folder: LockFolder, end: Callable[[Child], None]
+) -> None:
+    with holder(1) as narrow:
+        narrow.hear()
+        with holder(2, "wide") as wide:
+            until(lambda: any(waiting(folder.queue, "cuda")))
+            narrow.tell()
+            wide.hear()
+            gpus(1, wait_s=PATIENCE_S, on_wait=lambda _: end(wide)).release()
+            gpus(2).release()
+
+
 def test_request_that_gives_up_lets_the_next_one_in() -> None:
     with holder(1) as other:
         other.hear()
@@ -460,17 +490,18 @@ def test_request_keeps_its_place_when_the_driver_objects(
     """What it was given turns out to be in use: it goes on waiting, and claims what is left."""
     with holder(2, "first") as first:
         first.hear()
-        claims: list[tuple[int, tuple[str, ...]]] = []
+        claims: list[tuple[bool, tuple[str, ...]]] = []
 
         def object_once(_sessions: int) -> None:
-            for ticket in waiting(folder.queue, "cuda"):
-                claims.append((ticket.claim.count, ticket.claim.among))
-                busy = ticket.claim.count == 0 and len(claims) < 9
+            ticket = tickets.read(folder.queue, "cuda", 0)
+            if ticket is not None:
+                claims.append((ticket.granted, ticket.claim.among))
+                busy = ticket.granted and len(claims) < 9
                 host.gpus[0].processes = [(os.getppid(), GIB)] if busy else []
 
         host.on_init = object_once
         gpus(2, wait_s=PATIENCE_S, on_wait=lambda _: first.tell()).release()
     # Examined, looked at again while it claims only the other, and examined again.
-    assert claims[0][0] == 0
-    assert (2, (host.gpus[1].uuid,)) in claims
-    assert claims[-1][0] == 0
+    assert claims[0][0]
+    assert (False, (host.gpus[1].uuid,)) in claims
+    assert claims[-1][0]

@@ -104,6 +104,45 @@ def test_claim_is_said_anew(enter: Enter, folder: LockFolder) -> None:
     assert [each.claim for each in waiting(folder, "cuda")] == [other]
 
 
+def test_grant_of_all_that_is_claimed_keeps_its_ticket(enter: Enter, folder: LockFolder) -> None:
+    """Who could use nothing else sleeps until it goes, which is when the devices do."""
+    place = join(enter(), "a", deadline_s=1.0)
+    place.grant(CLAIM.among)
+    (ticket,) = enter().ahead(None)  # long past the deadline that it had while it waited
+    assert (ticket.granted, ticket.claim) == (True, Claim(count=2, among=CLAIM.among))
+    assert not list(waiting(folder, "cuda")), "it waits no more"
+    (lock,) = place.hand_over()
+    assert stands(folder, "cuda", ticket) == ticket
+    lock.release()
+    assert stands(folder, "cuda", ticket) is None
+    assert ahead(enter()) == []
+
+
+def test_grant_of_less_than_is_claimed_leaves_the_rest_to_those_behind(enter: Enter) -> None:
+    place = join(enter())
+    place.grant(CLAIM.among[:1])
+    (ticket,) = enter().ahead(None)
+    assert (ticket.granted, ticket.claim.count) == (False, 0)
+    assert place.hand_over() == ()
+    assert ahead(enter()) == []
+
+
+def test_what_was_granted_and_then_refused_waits_again(enter: Enter, folder: LockFolder) -> None:
+    place = join(enter(), deadline_s=math.inf)
+    before = place.ticket
+    place.grant(CLAIM.among)
+    place.claim(CLAIM)
+    assert place.ticket == before
+    assert [ticket.granted for ticket in waiting(folder, "cuda")] == [False]
+
+
+def test_place_of_one_who_died_while_it_claimed_nothing_is_used_again(enter: Enter) -> None:
+    with Child(JOIN.replace("say(", "place.grant(()); say(")) as child:
+        child.hear()
+        child.kill()
+    assert join(enter(), "mine").ticket.slot == 0
+
+
 def test_ticket_long_past_its_deadline_keeps_nothing(
     enter: Enter, folder: LockFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

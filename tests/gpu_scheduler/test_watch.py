@@ -62,6 +62,37 @@ def test_turning_elsewhere_is_told_and_begins_anew(tmp_path: Path) -> None:
         assert waiting._next_s > watch._FIRST_S, "what the caller must look at anew was kept"
 
 
+def test_watch_of_a_process_is_used_again_and_tells_nothing_of_the_last_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To close one takes the kernel milliseconds."""
+    with Watch() as first:
+        first.turn_to([str(tmp_path)])
+        (tmp_path / "a").write_text("x")
+    monkeypatch.setattr(watch, "_inotify", lambda: pytest.fail("another one was opened"))
+    with Watch() as second:
+        second.wait(0)
+        assert second._next_s > watch._FIRST_S
+        (tmp_path / "a").write_text("y")
+        second.wait(0)
+        assert second._next_s > watch._FIRST_S
+
+
+def test_forked_child_shares_no_watch_with_its_parent(tmp_path: Path) -> None:
+    """Each would take the other's events away."""
+    with Watch():
+        pass
+    assert watch._spares._idle
+    pid = os.fork()
+    if pid == 0:
+        os._exit(len(watch._spares._idle))
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    with Sleeps() as waiting:
+        waiting.turn_to([str(tmp_path)])
+        (tmp_path / "a").write_text("x")
+        assert waiting.wait(LONG_S) == 0
+
+
 def test_sleeps_grow_up_to_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Watch() as waiting:
         waiting.turn_to([str(tmp_path)])
@@ -89,6 +120,7 @@ def test_without_a_watch_the_sleeps_stay_short(
 ) -> None:
     """The kernel gives few watches per user; a file may be gone."""
     if not path:
+        monkeypatch.setattr(watch._spares, "_idle", [])
         monkeypatch.setattr(watch, "_inotify", lambda: None)
     with Watch() as waiting:
         waiting.turn_to([str(tmp_path / path)])
