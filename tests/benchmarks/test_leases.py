@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import leases
+from benchmarks.storm import Witness
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "leases.py"
 
@@ -38,7 +39,7 @@ def test_storm_with_locks_shows_the_witness_nothing() -> None:
 
 
 def test_witness_accuses_a_holder_that_lives(tmp_path: Path) -> None:
-    first = leases.Witness(tmp_path)
+    first = Witness(tmp_path)
     first.enter("GPU-1")
     # The same process stands for another one that lives.
     first.enter("GPU-1")
@@ -49,7 +50,7 @@ def test_witness_takes_over_from_the_dead(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as dead:
         pass
     (tmp_path / "held-GPU-1").write_text(str(dead.pid))
-    witness = leases.Witness(tmp_path)
+    witness = Witness(tmp_path)
     witness.enter("GPU-1")
     witness.leave("GPU-1")
     assert not (tmp_path / "accusations").exists()
@@ -57,7 +58,7 @@ def test_witness_takes_over_from_the_dead(tmp_path: Path) -> None:
 
 
 def test_witness_accuses_whoever_took_a_held_device(tmp_path: Path) -> None:
-    witness = leases.Witness(tmp_path)
+    witness = Witness(tmp_path)
     witness.enter("GPU-1")
     (tmp_path / "held-GPU-1").write_text("1")
     witness.leave("GPU-1")
