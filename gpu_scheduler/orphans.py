@@ -1,9 +1,11 @@
 """Processes that outlived the lease under which they were started, and still hold its devices.
 
-What a holder starts carries the lease's id in its environment. When the holder is certainly dead,
-whoever takes the device next ends what of that lease still computes on it: only processes that
-carry that very id and belong to the same user, and only after the kernel's lock has proven that
-nobody holds the lease any more.
+What a holder starts carries the lease's id in its environment. What it forks without exec does not,
+for the kernel shows the environment with which a process began: it carries the id as the name of an
+open descriptor, which fork hands on and exec does not. When the holder is certainly dead, whoever
+takes the device next ends what of that lease still computes on it: only processes that carry that
+very id and belong to the same user, and only after the kernel's lock has proven that nobody holds
+the lease any more.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from __future__ import annotations
 import os
 import select
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,6 +22,18 @@ from gpu_scheduler.owner import LEASE_ID_VARIABLE
 _TERM_S = 2.0
 _KILL_S = 5.0
 """How long a process may take to end after SIGTERM, and after SIGKILL: GPU memory takes a while."""
+
+
+def mark(lease_id: str) -> int | None:
+    """Opens a descriptor that shows this process, and all that it forks, to be there by a lease.
+
+    Returns:
+        The descriptor, which whoever called closes; `None` where the kernel gives none.
+    """
+    try:
+        return os.memfd_create(f"{LEASE_ID_VARIABLE}={lease_id}")
+    except OSError:
+        return None
 
 
 def carriers(lease_id: str, pids: Iterable[int] | None = None) -> tuple[int, ...]:
@@ -68,7 +82,15 @@ def _end(pid: int, lease_id: str) -> bool:
 
 
 def _carries(pid: int, lease_id: str) -> bool:
+    entry = f"{LEASE_ID_VARIABLE}={lease_id}"
     with suppress(OSError):
-        entry = f"{LEASE_ID_VARIABLE}={lease_id}".encode()
-        return entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        if entry.encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+            return True
+        return f"/memfd:{entry} (deleted)" in _open_files(pid)
     return False
+
+
+def _open_files(pid: int) -> Iterator[str]:
+    for path in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(OSError):  # It may be closed meanwhile.
+            yield str(path.readlink())

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from gpu_scheduler import companions
+from gpu_scheduler import companions, orphans
 from gpu_scheduler.acquisition import Acquisition, Blocked, Grant
 from gpu_scheduler.leaks import Leak, await_returned
 from gpu_scheduler.locks import LockFolder, release_all
@@ -21,7 +22,8 @@ class Lease:
     """Devices held until `release`, the end of a `with` block or the death of this process.
 
     Attributes:
-        id: What a child carries in its environment, so that it is known by whose lease it is there.
+        id: What a child carries in its environment, or else in the name of an open descriptor, so
+            that it is known by whose lease it is there (`orphans`).
         devices: What is held, as it was when granted, in the order of the outer
             CUDA_VISIBLE_DEVICES or of the host.
         environment: Variables that a child needs to see exactly these devices; a child that is not
@@ -41,6 +43,7 @@ class Lease:
         self.ports = range(0)
         self.cache: Path | None = None
         self._locks = list(grant.locks)
+        self._mark = os.getpid(), orphans.mark(lease_id)
 
     def add_ports(self, count: int) -> range:
         """Leases consecutive ports along; a child is told of the first one as VLLM_PORT.
@@ -74,6 +77,10 @@ class Lease:
     def release(self) -> None:
         """Lets go of everything; does nothing the second time, or in a forked child."""
         release_all(self._locks)
+        pid, mark = self._mark
+        if mark is not None and pid == os.getpid():
+            self._mark = pid, None
+            os.close(mark)
 
     def __enter__(self) -> Self:
         return self

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -10,6 +11,8 @@ import pytest
 from gpu_scheduler import host as this_host
 from gpu_scheduler import orphans
 from gpu_scheduler.owner import LEASE_ID_VARIABLE
+from gpu_scheduler.scheduler import lease
+from tests.gpu_scheduler.children import ROOT
 
 Start = Callable[..., "subprocess.Popen[str]"]
 READY = "print('ready', flush=True); input()"
@@ -45,6 +48,59 @@ def test_carriers_are_those_that_were_given_the_id(start: Start) -> None:
     assert orphans.carriers("ours") == (ours.pid,)
     assert orphans.carriers("ours", [theirs.pid, ours.pid]) == (ours.pid,)
     assert orphans.carriers("our") == ()
+
+
+FORKED = """
+import os, sys
+from gpu_scheduler import orphans
+{before}
+if os.fork():
+    os._exit(0)
+{after}
+print(os.getpid(), flush=True)
+input()
+"""
+
+
+MARK = "orphans.mark('ours')"
+
+
+@pytest.mark.parametrize(("before", "after"), [(MARK, ""), ("", MARK)])
+def test_forked_process_carries_the_id_though_its_environment_does_not(
+    before: str, after: str
+) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", FORKED.format(before=before, after=after)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=ROOT,
+        text=True,
+    ) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        parent.wait()
+        assert orphans.carriers("ours") == (pid,)
+        assert orphans.carriers("our") == ()
+        assert orphans.reap("ours", [pid]) == ()
+        assert not this_host.is_running(pid)
+
+
+def test_lease_marks_what_is_forked_while_it_lasts() -> None:
+    with lease(1, kind="cpu", test="t", wait_s=60) as held:
+        reader, writer = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            held.release()  # does nothing here
+            os.read(reader, 1)
+            os._exit(0)
+        try:
+            assert orphans.carriers(held.id) == (pid,)
+        finally:
+            os.close(writer)
+            os.close(reader)
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+    assert not [link for link in orphans._open_files(os.getpid()) if held.id in link]
 
 
 def test_orphan_is_asked_to_end(start: Start) -> None:

@@ -330,6 +330,13 @@ def test_children_of_the_host_know_their_engine(served: dict[str, Any], folder: 
     assert settings["forked"] is True
 
 
+def test_processes_without_an_environment_of_their_own_show_their_lease(
+    served: dict[str, Any],
+) -> None:
+    """The kernel shows that of the template, which is older than the lease."""
+    assert "/memfd:TPRIG_LEASE_ID=7f (deleted)" in served["open"]
+
+
 def test_on_the_cpu_workers_are_forked_and_meet_under_the_engine_s_name(
     served: dict[str, Any], folder: Path
 ) -> None:

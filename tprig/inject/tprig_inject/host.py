@@ -17,6 +17,9 @@ from tprig_inject.config import Config
 from tprig_inject.session import Session
 from tprig_inject.worker import hooks, imported_files, wrapped
 
+LEASE_ID = "TPRIG_LEASE_ID"
+"""The variable, and the start of the name of the descriptor, by which `gpu_scheduler` finds it."""
+
 
 def main(channel: Channel, request: dict[str, Any]) -> int:
     """Serve one engine until it is stopped or the client is gone; returns the exit code.
@@ -52,6 +55,7 @@ def _settle(request: dict[str, Any]) -> None:
     if request["affinity"] is not None:
         os.sched_setaffinity(0, request["affinity"])
     os.environ.update(request["environment"])
+    _carry_lease(os.environ.get(LEASE_ID))
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = str(int(request["core_process"]))
     settings = Config(
         runtime=request["runtime"],
@@ -68,6 +72,16 @@ def _settle(request: dict[str, Any]) -> None:
     _keep_frozen()
     if request["platform"] == "cpu":
         _fork_workers(request["shm_prefix"])
+
+
+def _carry_lease(lease_id: str | None) -> None:
+    """Show by whose lease this process, and what it forks, is there: to whoever is to end it.
+
+    The kernel shows the environment with which a process began, which is the template's.
+    """
+    if lease_id:
+        with contextlib.suppress(OSError):
+            os.memfd_create(f"{LEASE_ID}={lease_id}")
 
 
 def _redirect(log: str) -> None:

@@ -201,7 +201,7 @@ def _request(folder: str) -> dict[str, Any]:
         "shm_prefix": "tprig-e1-",
         "log": str(Path(folder) / "host.log"),
         "platform": "cpu",
-        "environment": {"TPRIG_TEST": "seen"},
+        "environment": {"TPRIG_TEST": "seen", "TPRIG_LEASE_ID": "7f"},
         "engine_args": {"model": folder, "seed": 7},
         "core_process": False,
         "affinity": None,
@@ -226,6 +226,7 @@ def _facts(facts: dict[str, Any], engines: list[Engine]) -> dict[str, Any]:
             name: os.environ.get(name)
             for name in ("TPRIG_TEST", "TPRIG_INJECT", "VLLM_ENABLE_V1_MULTIPROCESSING", "TMPDIR")
         },
+        "open": [str(path.readlink()) for path in Path("/proc/self/fd").iterdir() if path.exists()],
         "affinity": sorted(os.sched_getaffinity(0)),
         "start_method": multiproc_executor.get_mp_context().get_start_method(),
         "rendezvous": multiproc_executor.get_file_store_init_method(),
