@@ -7,6 +7,7 @@ with gpu_scheduler.lease(2, kind="cuda", test="test_x", wait_s=600) as held:
 from gpu_scheduler.acquisition import Blocked
 from gpu_scheduler.device import CoreSlot, Device, Gpu, GpuProcess
 from gpu_scheduler.errors import (
+    CacheFolderError,
     GpuSchedulerError,
     LeaseTimeout,
     LockFolderError,
@@ -19,6 +20,7 @@ from gpu_scheduler.leaks import Leak
 from gpu_scheduler.nvml import Inventory, inventory
 from gpu_scheduler.overview import DeviceStatus, ForeignProcess, Waiting, status
 from gpu_scheduler.owner import Owner
+from gpu_scheduler.peaks import MemoryPeak
 from gpu_scheduler.placement import Kind, Refusal, Request, Topology
 from gpu_scheduler.quarantines import Quarantine, lift_quarantine, quarantine
 from gpu_scheduler.scheduler import Lease, lease
@@ -27,6 +29,7 @@ from gpu_scheduler.visibility import affinity, environment_for, visible
 
 __all__ = [
     "Blocked",
+    "CacheFolderError",
     "CoreSlot",
     "Device",
     "DeviceStatus",
@@ -40,6 +43,7 @@ __all__ = [
     "Lease",
     "LeaseTimeout",
     "LockFolderError",
+    "MemoryPeak",
     "Owner",
     "Quarantine",
     "QuarantineError",

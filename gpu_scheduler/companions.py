@@ -11,7 +11,7 @@ import itertools
 import socket
 from pathlib import Path
 
-from gpu_scheduler.errors import LeaseTimeout
+from gpu_scheduler.errors import CacheFolderError, LeaseTimeout
 from gpu_scheduler.locks import HeldLock, LockFolder
 
 PORTS_FIRST, PORTS_END = 20_000, 32_000
@@ -49,6 +49,9 @@ def lease_cache(folder: LockFolder, root: Path) -> tuple[Path, HeldLock]:
     """Locks one of the numbered folders below a root, the first one that is free.
 
     What an earlier holder cached in it is kept, so that a later one starts warm.
+
+    Raises:
+        CacheFolderError: It cannot be made.
     """
     key = hashlib.sha256(str(root.absolute()).encode()).hexdigest()[:16]
     number, lock = next(
@@ -59,8 +62,15 @@ def lease_cache(folder: LockFolder, root: Path) -> tuple[Path, HeldLock]:
     path = root.absolute() / str(number)
     try:
         path.mkdir(parents=True, exist_ok=True)
-    except BaseException:
+    except BaseException as error:
         lock.release()
+        if isinstance(error, OSError):
+            raise CacheFolderError(
+                expected=f"a folder {path}",
+                found=f"it cannot be made: {error.strerror}",
+                rule="each lease has a cache of its own below one folder that may be written",
+                remedy="name another folder, or make room",
+            ) from error
         raise
     return path, lock
 

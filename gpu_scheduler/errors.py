@@ -39,6 +39,10 @@ class QuarantineError(GpuSchedulerError):
     """A quarantine cannot be put in force or ended."""
 
 
+class CacheFolderError(GpuSchedulerError):
+    """A folder for what engines cache cannot be made."""
+
+
 class Unsatisfiable(GpuSchedulerError):  # noqa: N818 (an outcome, as filelock.Timeout is)
     """This host can never grant the request, however long one waits."""
 

@@ -59,14 +59,22 @@ class MemoryPeak:
         while not self._done.wait(self._interval_s):
             self.note()
 
+    def begin_anew(self) -> None:
+        """Forgets what was seen, and looks once: from now on somebody else uses the devices."""
+        self.peak_bytes = dict.fromkeys(self.peak_bytes)
+        self.note()
+
     def note(self) -> None:
-        """Looks once."""
+        """Looks once, if there is a GPU to look at."""
+        if self._thread is None:
+            return
         with _looking:
             seen = self._look()
-        for device_id, peak in self.peak_bytes.items():
+        peaks = self.peak_bytes
+        for device_id, peak in peaks.items():
             used = seen.get(device_id)
             if used is not None:
-                self.peak_bytes[device_id] = used if peak is None else max(peak, used)
+                peaks[device_id] = used if peak is None else max(peak, used)
 
     def __enter__(self) -> Self:
         if self._thread is not None:

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler import durations, hookspecs, needs
+from gpu_scheduler import durations, hookspecs, needs, usage
 from gpu_scheduler.errors import GpuSchedulerError
 from gpu_scheduler.peaks import MemoryPeak
 from gpu_scheduler.placement import Kind, Request
@@ -31,10 +31,6 @@ from gpu_scheduler.workers import Registrar
 EXIT_UNKNOWN = 10
 """pytest's exit status when all that ran passed, and something could not be decided."""
 
-WAIT = "gpu_wait_s"
-DEVICES = "gpu_uuids"
-PEAKS = "gpu_peak_memory_bytes"
-"""Properties of a test in JUnit XML: devices by id, and the peak of each in the same order."""
 UNSATISFIABLE = "gpu_unsatisfiable"
 """Property of a test that was skipped because this host can never serve it: the reason."""
 
@@ -188,15 +184,13 @@ def gpu_lease(request: pytest.FixtureRequest) -> Iterator[Lease]:
             min_free_bytes=wanted.min_free_bytes,
             topology=wanted.topology,
         )
-    item.user_properties.append((WAIT, round(held.wait_s, 3)))
-    item.user_properties.append((DEVICES, ",".join(device.id for device in held.devices)))
+    item.user_properties.extend(usage.granted(held.devices, held.wait_s))
     peak = MemoryPeak(held.devices)
     try:
         with held, peak, seated(held):
             yield held
     finally:
-        seen = ("unknown" if each is None else str(each) for each in peak.peak_bytes.values())
-        item.user_properties.append((PEAKS, ",".join(seen)))
+        item.user_properties.append(usage.used(peak))
 
 
 @contextmanager
@@ -250,6 +244,7 @@ class _Recorder:
 
     def __init__(self, config: pytest.Config) -> None:
         self._run = config.stash[_RUN]
+        self._waited: set[str] = set()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Take one phase of a test."""
@@ -257,8 +252,12 @@ class _Recorder:
         if UNSATISFIABLE in properties and report.when == "setup":
             self._run.undecided.append(report.nodeid)
         self._run.passed.setdefault(report.nodeid, []).append(report.passed)
-        waited_s = properties.get(WAIT, 0.0) if report.when == "setup" else 0.0
+        # What was waited for is part of the phase whose report is the first to tell it.
+        told = report.nodeid in self._waited
+        waited_s = properties.get(usage.WAIT, 0.0) if not told else 0.0
         assert isinstance(waited_s, float)
+        if usage.WAIT in properties:
+            self._waited.add(report.nodeid)
         took_s = max(0.0, report.duration - waited_s)
         self._run.seconds[report.nodeid] = self._run.seconds.get(report.nodeid, 0.0) + took_s
 

@@ -57,7 +57,11 @@ class Lease:
         return self.ports
 
     def add_cache(self, root: Path) -> Path:
-        """Leases one of the numbered folders below `root` along, as the cache of its children."""
+        """Leases one of the numbered folders below `root` along, as the cache of its children.
+
+        Raises:
+            CacheFolderError: It cannot be made.
+        """
         self.cache, lock = companions.lease_cache(LockFolder.default(), root)
         self._locks.append(lock)
         self.environment |= companions.cache_environment(self.cache)

@@ -14,5 +14,18 @@ def cache_root() -> Path:
     Raises:
         RuntimeError: if the user has no home.
     """
+    return _own() / "checkpoints"
+
+
+def engine_caches() -> Path:
+    """The folder, beside it, of what engines compile: each lease has a numbered one below it.
+
+    Raises:
+        RuntimeError: if the user has no home.
+    """
+    return _own() / "engines"
+
+
+def _own() -> Path:
     base = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    return (base if base.is_absolute() else Path.home() / ".cache") / "tprig" / "checkpoints"
+    return (base if base.is_absolute() else Path.home() / ".cache") / "tprig"

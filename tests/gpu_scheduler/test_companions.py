@@ -7,7 +7,7 @@ import pytest
 
 from gpu_scheduler import companions
 from gpu_scheduler.companions import BLOCK
-from gpu_scheduler.errors import LeaseTimeout
+from gpu_scheduler.errors import CacheFolderError, LeaseTimeout
 from gpu_scheduler.locks import LockFolder
 from gpu_scheduler.scheduler import Lease, lease
 from tests.fakes.nvml import FakeNvml, host_of
@@ -84,7 +84,7 @@ def test_each_lease_has_a_cache_folder_that_stays_warm(tmp_path: Path) -> None:
 def test_cache_folder_that_cannot_be_made_keeps_no_lock(tmp_path: Path, folder: LockFolder) -> None:
     root = tmp_path / "caches"
     root.touch()
-    with pytest.raises(NotADirectoryError):
+    with pytest.raises(CacheFolderError, match="Not a directory"):
         companions.lease_cache(folder, root)
     root.unlink()
     path, _ = companions.lease_cache(folder, root)
