@@ -5,10 +5,10 @@
 Two ranks issue the same sequence of collectives, but for one that the second leaves out near the
 end. Each reads its own files from disk and then judges, which is what is compared, in time of the
 process: ours the streams of a bundle with its decisions, torch's `flight_recorder` pickled dumps.
-Then a worker's recorder is timed around a call that does nothing, on both layers, and around a
-decision. Prints a line per figure and a summary last; exits 1 when torch's analyzer is not at least
-20 times slower, or when recording takes more than 1% of a GPU step of 10 ms. With a bundle, also
-what recording is of the step of a CPU engine.
+Then steps of a worker that computes nothing (`idle_worker.py`) are timed with its recorders in
+place and without. Prints a line per figure and a summary last; exits 1 when torch's analyzer is
+not at least 20 times slower, or when recording takes more than 1% of a GPU step of 10 ms. With a
+bundle, also what recording is of the step of a CPU engine.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ import tempfile
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -33,17 +33,13 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tprig" / "inject"))
 
-from tprig_inject.context import Context
-from tprig_inject.hooks import Hooks
-from tprig_inject.log import Log
-from tprig_inject.recorders.collectives import recording
-from tprig_inject.recorders.decisions import Decisions
-from tprig_inject.recorders.paths import PATHS
-from tprig_inject.ring import Ring
+import torch
+from tprig_inject.recorders.stages import tensor_digest
 from tprig_inject.stream import RankStream
 
 from fixtures.cases import SPECULATIVE_TOKENS, formula
 from fixtures.checkpoints.mtp import MtpRecipe
+from tests.tprig.inject.foreign import idle_worker
 from tprig import evidence
 from tprig.bundle import load
 from tprig.bundle.records import read_stream
@@ -56,7 +52,9 @@ GPU_STEP_NS = 10e6
 SHAPES = (8, 16, 24)
 """Batch sizes in turn: steps are not all alike."""
 IN_STEP = 18
-REPEATS = 20
+DECISIONS = 4
+REQUESTS = 8
+TURNS, ROUNDS, CALLS = 5, 50, 10
 
 CLAIM = evidence.Claim(
     id="rank-order", test="", checker="rank_order", anomalies=[], runs={"on": "r"},
@@ -189,11 +187,26 @@ def analyse(folder: Path) -> tuple[float, float]:
 # --- recording ----------------------------------------------------------------------------------
 
 
-def per_call_ns(work: Callable[[], object], calls: int = 20_000) -> float:
-    """The shortest of many rounds: whatever else the machine does only adds."""
+@dataclass(frozen=True)
+class Cost:
+    """What recording costs a worker, in nanoseconds of its thread's time."""
+
+    wire: str
+    collective_ns: float
+    """On both layers, with its share of writing calls into the stream once a step."""
+    decision_ns: float
+    """One of the four of a step, with how its facts are gathered."""
+
+    @property
+    def step_ns(self) -> float:
+        """Of a whole step."""
+        return IN_STEP * self.collective_ns + DECISIONS * self.decision_ns
+
+
+def shortest_ns(work: Callable[[], object], calls: int = CALLS, rounds_of: int = ROUNDS) -> float:
+    """The shortest of many short rounds: whatever else the machine does only adds."""
     rounds = []
-    calls //= REPEATS
-    for _ in range(REPEATS):
+    for _ in range(rounds_of):
         begin_ns = time.thread_time_ns()
         for _ in range(calls):
             work()
@@ -201,52 +214,60 @@ def per_call_ns(work: Callable[[], object], calls: int = 20_000) -> float:
     return min(rounds)
 
 
-def recording_ns(folder: Path) -> tuple[float, float, float]:
-    """Nanoseconds of a collective on both layers, of a whole step, and of one decision."""
-    stream = RankStream(folder / "cost.jsonl", "cost")
-    context = Context(Hooks(), stream.write, None)
-    log = context.log = Log(Ring(folder / "cost.ring"), stream.write)
-    paths = {path.seam: path for path in PATHS}
-    communicator = SimpleNamespace(unique_name="tp:0", ranks=[0, 1])
-    device = SimpleNamespace(communicator=communicator)
-    tensor = SimpleNamespace(shape=(8, 4096), dtype="bfloat16")
+def recording(folder: Path) -> list[Cost]:
+    """What recording costs over the wire of a CPU and over that of a GPU."""
+    return [
+        _recording(folder, "shared memory", idle_worker.CpuCommunicator),
+        _recording(folder, "PyNccl", idle_worker.NcclCommunicator),
+    ]
 
-    def carry(*_: object) -> None:
-        pass
 
-    def bare(*_: object) -> None:
-        carry(device, tensor)
+def _recording(folder: Path, wire: str, communicator: type[Any]) -> Cost:
+    """A step with nothing recorded, with collectives, and with decisions besides."""
+    runner = idle_worker.ModelRunner(
+        communicator, MtpRecipe().num_layers, SPECULATIVE_TOKENS, REQUESTS
+    )
+    recorders: tuple[list[str], ...] = ([], ["collectives"], ["collectives", "decisions"])
+    # In turns: a machine that is slower for a while is so for all.
+    bare_ns, called_ns, whole_ns = (
+        min(times)
+        for times in zip(
+            *(
+                [_step_ns(folder / f"{wire}-{turn}-{len(names)}.jsonl", runner, names)
+                 for names in recorders]
+                for turn in range(TURNS)
+            ),
+            strict=True,
+        )
+    )  # fmt: skip
+    return Cost(wire, (called_ns - bare_ns) / IN_STEP, (whole_ns - called_ns) / DECISIONS)
 
-    wire = recording(log, paths["cpu_shm.all_reduce"], context)(carry)
 
-    def carried(*_: object) -> None:
-        wire(device, tensor)
+def _step_ns(path: Path, runner: idle_worker.ModelRunner, recorders: list[str]) -> float:
+    stream = RankStream(path, "cost")
+    session = idle_worker.session()
+    session.begin(write=stream.write, recorders=recorders, faults=[], model_runner=runner)
+    step_ns = shortest_ns(runner.step)
+    session.end()
+    stream.close()
+    _demand_recorded(path, recorders)
+    return step_ns
 
-    semantic = recording(log, paths["group.all_reduce"], context)(carried)
 
-    def collective() -> None:
-        semantic(communicator, tensor)
+def _demand_recorded(path: Path, recorders: list[str]) -> None:
+    """What was timed must have been recorded: every call of every step on both layers."""
+    steps = ROUNDS * CALLS
+    records = [msgspec.json.decode(line) for line in path.read_bytes().splitlines()]
+    calls = sum(len(r["operations"]) for r in records if r["type"] == "calls")
+    settled = sum(r["type"] == "decision" for r in records)
+    assert calls == (2 * IN_STEP * steps if "collectives" in recorders else 0), calls
+    assert settled == (DECISIONS * steps if "decisions" in recorders else 0), settled
 
-    call_ns = per_call_ns(collective) - per_call_ns(bare)
-    decide = Decisions(context)
-    each = dict.fromkeys((f"request-{number}" for number in range(8)), 4)
-    settled: dict[str, dict[str, Any]] = {
-        "schedule": {"tokens": each, "drafts": each, "finished": [], "preempted": []},
-        "batch": {"graph": "NONE", "tokens": 32, "requests": 8},
-        "acceptance": {"sampled": each, "rejected": each},
-        "draft": {"run": True, "tokens": SPECULATIVE_TOKENS},
-    }
 
-    def step() -> None:
-        log.spill()
-        for kind, facts in settled.items():
-            for _ in range(IN_STEP // 4):
-                collective()
-            decide(kind, facts)
-
-    in_step = IN_STEP // 4 * 4
-    step_ns = per_call_ns(step, 1_000)
-    return call_ns, step_ns + (IN_STEP - in_step) * call_ns, (step_ns - in_step * call_ns) / 4
+def digest_ms() -> float:
+    """Milliseconds of the digest of one MiB, which the values that are compared take besides."""
+    logits = torch.zeros(1 << 18)
+    return shortest_ns(lambda: tensor_digest(logits), calls=1, rounds_of=10) / 1e6
 
 
 def cpu_step_ns(bundle: Path) -> float | None:
@@ -302,12 +323,16 @@ def report(options: argparse.Namespace, folder: Path, dumps: Path, left_out: int
         f"torch's: {theirs_s:.3f} s, {records / theirs_s:,.0f} calls/s, after reading for "
         f"{their_read_s:.3f} s"
     )
-    call_ns, step_ns, decision_ns = recording_ns(folder)
+    costs = recording(folder)
+    print(f"a step: {IN_STEP} collectives, {DECISIONS} decisions on {REQUESTS} requests")
+    for cost in costs:
+        print(
+            f"over {cost.wire}: a collective on both layers {cost.collective_ns:.0f} ns, "
+            f"a decision {cost.decision_ns:.0f} ns, a step {cost.step_ns / 1000:.1f} us"
+        )
+    step_ns = max(cost.step_ns for cost in costs)
     share = step_ns / GPU_STEP_NS
-    print(f"a collective on both layers: {call_ns:.0f} ns; a decision with its spill: "
-          f"{decision_ns:.0f} ns")  # fmt: skip
-    print(f"a step ({IN_STEP} collectives, 4 decisions): {step_ns / 1000:.1f} us, "
-          f"{share:.2%} of a GPU step of 10 ms")  # fmt: skip
+    print(f"digests of values, where they are asked for: {digest_ms():.2f} ms per MiB")
     if options.bundle is not None and (cpu_ns := cpu_step_ns(options.bundle)) is not None:
         print(f"of a CPU engine's step of {cpu_ns / 1e6:.1f} ms: {step_ns / cpu_ns:.3%}")
     held = speedup >= SPEEDUP_LEAST and share <= SHARE_MOST

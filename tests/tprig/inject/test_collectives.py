@@ -6,12 +6,14 @@ from typing import Any
 
 import msgspec
 import pytest
+from tprig_inject.recorders.collectives import SPILLED_LEAST
 from tprig_inject.recorders.paths import PATHS, UNHOOKED
+from tprig_inject.ring import CAPACITY
 from tprig_inject.seams import COLLECTIVE_SEAMS
 
 from tests.tprig.inject.foreign.client import Foreign
 from tests.tprig.inject.test_recorders import decoded
-from tprig import evidence
+from tprig import evidence, rings
 
 STEPS: list[dict[str, int]] = [{"a-00000000": 5, "b-00000000": 4}, {}, {"a-00000000": 4}]
 IN_STEP = 2 * (2 + 1 + 2)
@@ -121,17 +123,15 @@ def test_decisions_hold_what_ranks_must_settle_alike(recorded: list[evidence.Ran
     assert draft.facts == {"run": True, "tokens": 2}
 
 
-def test_the_calls_of_a_step_are_in_the_stream_before_the_next_one_is_scheduled(
+def test_calls_are_written_in_batches_and_none_before_it_has_ended(
     recorded: list[evidence.RankRecord],
 ) -> None:
-    """In between they are in the ring, which outlives the process."""
-    seen = 0
-    for record in recorded:
-        if isinstance(record, evidence.Calls):
-            seen += len(record.operations)
-        elif isinstance(record, evidence.Decision):
-            assert record.at >= seen
-            assert record.kind != "schedule" or record.step == 0 or record.at == seen
+    """Until then they are in the ring, which outlives the process."""
+    chunks = [record for record in recorded if isinstance(record, evidence.Calls)]
+    assert [(record.first, len(record.operations)) for record in chunks] == [(0, 2 * IN_STEP)]
+    assert all(leave > 0 for leave in chunks[0].leave_ns)
+    assert SPILLED_LEAST < CAPACITY
+    assert SPILLED_LEAST < rings.KEPT
 
 
 def test_the_coverage_names_all_paths_hooked_or_not(recorded: list[evidence.RankRecord]) -> None:

@@ -2,31 +2,48 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable, Hashable
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import Any, TypeVar
 
 import pytest
 from tprig_inject import ring as theirs
-from tprig_inject.log import Log
+from tprig_inject.log import Log, Quick
 from tprig_inject.ring import Ring
 
 from tprig import rings
+
+T = TypeVar("T")
 
 
 def told(kind: int) -> dict[str, Any]:
     return {"kind": str(kind)}
 
 
-def logged(path: Path, calls: int, capacity: int = 8, *, pending: bool = False) -> Log:
-    """So many calls, of two kinds in turn, the last of which may not have been left."""
+def logged(
+    path: Path, calls: int, capacity: int = 8, look: Callable[[], T] | None = None
+) -> tuple[Log, T | None]:
+    """So many calls, of two kinds in turn, and what is seen from within the last of them."""
     log = Log(Ring(path, capacity), lambda _: None)
     log.begin_step(4)
-    for number in range(calls):
-        slot = log.enter(number % 2, partial(told, number % 2))
-        if not pending or number < calls - 1:
-            log.leave(slot)
-    return log
+
+    def tell(args: tuple[Any, ...], kwargs: dict[str, Any], key: Hashable, frame: FrameType) -> int:
+        del kwargs
+        number = log.find(key, frame)
+        return log.tell(key, told(args[0])) if number is None else number
+
+    def call(kind: int, number: int) -> T | None:
+        del kind
+        return look() if look is not None and number == calls - 1 else None
+
+    around = log.around(call, Quick("call", key=lambda args, _: args[0]), tell)
+    seen = [around(number % 2, number) for number in range(calls)]
+    return log, seen[-1] if seen else None
+
+
+def snapshots(path: Path) -> tuple[rings.Snapshot | None, rings.Head | None]:
+    return rings.read(path), rings.read_head(path)
 
 
 def test_both_ends_know_the_same_format() -> None:
@@ -41,11 +58,11 @@ def test_both_ends_know_the_same_format() -> None:
 def test_the_last_calls_are_read_back(
     tmp_path: Path, calls: int, first: int, *, pending: bool
 ) -> None:
-    log = logged(tmp_path / "r", calls, pending=pending)
-    snapshot = rings.read(tmp_path / "r")
+    log, within = logged(tmp_path / "r", calls, look=lambda: snapshots(tmp_path / "r"))
+    snapshot, head = within if pending and within else snapshots(tmp_path / "r")
     assert snapshot is not None
     assert snapshot.head == rings.Head(entered=calls, left=calls - pending, step=4)
-    assert snapshot.head == rings.read_head(tmp_path / "r")
+    assert snapshot.head == head
     assert snapshot.head.inside == pending
     assert snapshot.first == first
     assert snapshot.operations == tuple(number % 2 for number in range(first, calls))

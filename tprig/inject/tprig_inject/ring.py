@@ -15,7 +15,7 @@ MAGIC = 0x31474E4952504954
 HEAD_WORDS = 16
 SLOT_WORDS = 4
 """Sequence number plus one, operation, entered, left: nanoseconds, 0 while it is not left."""
-CAPACITY = 1 << 15
+CAPACITY = 1 << 13
 pack_slot = struct.Struct("<4Q").pack_into
 """Writes a slot at a byte of the map."""
 ENTERED, LEFT, STEP, SPILLED = 2, 3, 4, 5

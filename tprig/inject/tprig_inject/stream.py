@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,20 @@ _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 
 
 def _encoded(record: dict[str, Any]) -> bytes:
+    """A line."""
     if record["type"] in WITHOUT_FLOATS:
         # What vLLM brings is much faster. It would write a NaN as null, though, which must not
         # happen in silence to records that have floats.
-        import msgspec
+        line: bytes = _fast().encode_lines((record,))
+        return line
+    return _ENCODER.encode(record).encode() + b"\n"
 
-        return msgspec.json.encode(record)
-    return _ENCODER.encode(record).encode()
+
+@cache
+def _fast() -> Any:
+    import msgspec
+
+    return msgspec.json.Encoder()
 
 
 class RankStream:
@@ -58,11 +66,13 @@ class RankStream:
         os.close(self._descriptor)
 
     def _line(self, record: dict[str, Any]) -> bool:
-        data = _encoded(record) + b"\n"
-        with contextlib.suppress(OSError):
+        data = _encoded(record)
+        try:
             if os.write(self._descriptor, data) == len(data):
                 self._size_bytes += len(data)
                 return True
+        except OSError:
+            pass
         # Whole lines only: what a short write left is cut off again.
         with contextlib.suppress(OSError):
             os.ftruncate(self._descriptor, self._size_bytes)

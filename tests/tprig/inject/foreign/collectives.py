@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 from tprig_inject import ring as rings
 from tprig_inject.hooks import Hooks
-from tprig_inject.log import Log
+from tprig_inject.log import Log, Quick
 from tprig_inject.recorders import graphs
 from tprig_inject.ring import Ring
 from tprig_inject.seams import with_overrides
@@ -206,20 +205,31 @@ def wrapped_ring(calls: int, capacity: int) -> dict[str, Any]:
     records: Records = []
     ring = Ring(None, capacity)
     log = Log(ring, records.append)
+    seen: dict[str, Any] = {}
+
+    def look(kind: int, number: int) -> None:
+        del kind
+        if number == calls - 1:
+            log.spill()
+            first = max(calls - capacity, 0)
+            words = ring.words
+            seen.update(
+                records=list(records),
+                rows=ring.rows(first, calls),
+                entered=words[rings.ENTERED],
+                left=words[rings.LEFT],
+                spilled=words[rings.SPILLED],
+            )
+
+    def tell(args: Any, kwargs: Any, key: Any, frame: Any) -> int:
+        del kwargs
+        number = log.find(key, frame)
+        return log.tell(key, _of_kind(args[0])) if number is None else number
+
+    around = log.around(look, Quick("call", key=lambda args, _: args[0]), tell)
     for number in range(calls):
-        slot = log.enter(number % 2, partial(_of_kind, number % 2))
-        if number < calls - 1:
-            log.leave(slot)
-    log.spill()
-    words = ring.words
-    first = max(calls - capacity, 0)
-    return {
-        "records": records,
-        "rows": ring.rows(first, calls),
-        "entered": words[rings.ENTERED],
-        "left": words[rings.LEFT],
-        "spilled": words[rings.SPILLED],
-    }
+        around(number % 2, number)
+    return seen
 
 
 def capture_and_replay() -> Records:

@@ -7,9 +7,9 @@ moved is left out by itself, and the coverage says so.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Hashable
 from pathlib import Path as FilePath
+from types import FrameType
 from typing import Any
 
 from tprig_inject import config, seams
@@ -22,6 +22,9 @@ from tprig_inject.ring import Ring
 
 SEAMS = ("model_runner.execute_model",)
 """What nothing can be recorded without; each path rests on a seam of its own besides."""
+
+SPILLED_LEAST = 1024
+"""Calls that are written at once: far fewer than a ring holds, and than the client reads of it."""
 
 
 def install(context: Context) -> None:
@@ -91,38 +94,24 @@ def _cover(context: Context, **coverage: Any) -> None:
 def recording(log: Log, path: Path, context: Context) -> Wrap:
     """A wrapper that logs a call's beginning and end, whatever becomes of it."""
     parameters = context.hooks.table[path.seam].parameters
-    seam, place, enter_known, leave = path.seam, path.tensor, log.enter_known, log.leave
     broken: list[str] = []
 
-    def told(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
-        """The ticket of a call; None for one that cannot be told, which is confessed once."""
+    def told(
+        args: tuple[Any, ...], kwargs: dict[str, Any], key: Hashable, frame: FrameType
+    ) -> int | None:
+        """The number of a call; None for one that cannot be told, which is confessed once."""
         try:
             bound = dict(zip(parameters, args, strict=False)) | kwargs
-            quick = None if kwargs else path.quick_key(args)
-            return log.enter(quick or path.key(bound), partial(path.tell, bound))
+            key = path.key(bound) if key is None else key
+            number = log.find(key, frame)
+            return log.tell(key, path.tell(bound)) if number is None else number
         except Exception as error:  # noqa: BLE001 - the engine must not fail for its record
             if not broken:
                 broken.append(repr(error))
                 _report(context, path, error)
             return None
 
-    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        def collective(*args: Any, **kwargs: Any) -> Any:
-            slot = None
-            if place is not None and not kwargs and place < len(args):
-                # As `Path.quick_key`, without the call.
-                tensor = args[place]
-                slot = enter_known((seam, id(args[0]), tensor.shape, tensor.dtype))
-            if slot is None and (slot := told(args, kwargs)) is None:
-                return original(*args, **kwargs)
-            try:
-                return original(*args, **kwargs)
-            finally:
-                leave(slot)
-
-        return collective
-
-    return wrap
+    return lambda original: log.around(original, path.quick, told)
 
 
 def _report(context: Context, path: Path, error: Exception) -> None:
@@ -131,11 +120,11 @@ def _report(context: Context, path: Path, error: Exception) -> None:
 
 
 def _step_wise(context: Context, log: Log) -> None:
-    """Spill before every step, so that a ring never holds much more than one."""
+    """Spill between steps, so that a ring never holds much more than one and what is due."""
 
     def wrap(original: Any) -> Any:
         def execute_model(*args: Any, **kwargs: Any) -> Any:
-            log.spill()
+            log.spill(SPILLED_LEAST)
             log.begin_step(context.step + 1)
             return original(*args, **kwargs)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tprig_inject import seams
@@ -21,11 +21,12 @@ class Decisions:
 
     def __call__(self, kind: str, facts: dict[str, Any], step: int | None = None) -> None:
         """Something is settled, in the current step unless another one is given."""
-        log = self._context.log
-        self._context.write(
+        context = self._context
+        log, step = context.log, context.step if step is None else step
+        context.write(
             {
                 "type": "decision",
-                "step": max(self._context.step if step is None else step, 0),
+                "step": max(0, step),
                 "at": 0 if log is None else log.entered,
                 "kind": kind,
                 "facts": facts,
@@ -76,13 +77,16 @@ def _scheduled(context: Context, decide: Decisions) -> Any:
 def schedule(output: Any) -> dict[str, Any]:
     """What the engine core broadcast, by the client's request ids, in its order."""
     return {
-        "tokens": {external_id(r): int(n) for r, n in output.num_scheduled_tokens.items()},
-        "drafts": {
-            external_id(r): len(tokens) for r, tokens in output.scheduled_spec_decode_tokens.items()
-        },
+        "tokens": _by_client(output.num_scheduled_tokens, int),
+        "drafts": _by_client(output.scheduled_spec_decode_tokens, len),
         "finished": sorted(map(external_id, output.finished_req_ids)),
         "preempted": sorted(map(external_id, getattr(output, "preempted_req_ids", None) or ())),
     }
+
+
+def _by_client(by_request: Mapping[str, Any], count: Callable[[Any], int]) -> dict[str, int]:
+    # A worker waits for this: nothing here is done by Python's own loops.
+    return dict(zip(map(external_id, by_request), map(count, by_request.values()), strict=True))
 
 
 def _accepted(decide: Decisions) -> Any:
@@ -90,12 +94,12 @@ def _accepted(decide: Decisions) -> Any:
         def sample(self: Any, hidden: Any, input_batch: Any, *args: Any, **kwargs: Any) -> Any:
             output = original(self, hidden, input_batch, *args, **kwargs)
             names = list(map(external_id, input_batch.req_ids))
-            sampled, rejected = (counts.tolist() for counts in output[1:3])
+            _, sampled, rejected, *_ = output
             decide(
                 "acceptance",
                 {
-                    "sampled": dict(zip(names, sampled, strict=False)),
-                    "rejected": dict(zip(names, rejected, strict=False)),
+                    "sampled": dict(zip(names, sampled.tolist(), strict=False)),
+                    "rejected": dict(zip(names, rejected.tolist(), strict=False)),
                 },
             )
             return output

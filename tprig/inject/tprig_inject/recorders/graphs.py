@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Hashable
 from dataclasses import dataclass, field
-from functools import partial
+from types import FrameType
 from typing import Any
 
 from tprig_inject import seams
 from tprig_inject.context import Context
 from tprig_inject.hooks import Hook, Hooks, Layer, Wrap
-from tprig_inject.log import Log
+from tprig_inject.log import Log, Quick
 from tprig_inject.recorders.paths import PATHS, Path
 
 DIGEST_BYTES = 16
@@ -155,15 +156,19 @@ class Replays:
     def wrap(self, original: Any) -> Any:
         """A wrapper for `CUDAGraph.replay`."""
 
-        def replay(graph: Any, *args: Any, **kwargs: Any) -> Any:
-            digest = self.digest(id(graph))
-            slot = self._log.enter(("replay", digest), partial(_replay, digest))
-            try:
-                return original(graph, *args, **kwargs)
-            finally:
-                self._log.leave(slot)
+        def key(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hashable:
+            del kwargs
+            return "replay", self.digest(id(args[0]))
 
-        return replay
+        def told(
+            args: tuple[Any, ...], kwargs: dict[str, Any], key: Hashable, frame: FrameType
+        ) -> int:
+            del kwargs
+            number = self._log.find(key, frame)
+            told = _replay(self.digest(id(args[0])))
+            return self._log.tell(key, told) if number is None else number
+
+        return self._log.around(original, Quick("graph.replay", key=key), told)
 
 
 def _known() -> dict[int, Template]:

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from tprig_inject.log import Quick
+
 Bound = Mapping[str, Any]
 """A call's arguments by the names of the seam's parameters."""
 Group = tuple[str, tuple[int, ...]]
@@ -44,16 +46,18 @@ class Path:
     reduction: Callable[[Bound], str | None] | None = None
     stream: Callable[[Bound], str | None] | None = None
     cuda_only: bool = False
-    tensor: int | None = None
-    """Place among the arguments of the tensor that alone decides how a call is told, with `self`:
-    where there is one, a call without keywords need not be looked at any closer."""
+    place: int = 0
+    """Place of the tensor that says everything of a call that is made as vLLM makes it."""
+    count: int = 0
+    """Arguments that such a call gives by their places, with `self`; none for other paths."""
+    key_of: Callable[[tuple[Any, ...], dict[str, Any]], Any] | None = None
+    """What else tells such calls apart."""
 
-    def quick_key(self, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        """A key from the arguments as they stand; None where they must be looked at closer."""
-        if self.tensor is None or self.tensor >= len(args):
-            return None
-        tensor = args[self.tensor]
-        return self.seam, id(args[0]), tensor.shape, tensor.dtype
+    @property
+    def quick(self) -> Quick:
+        """How to tell a call from its arguments as they stand."""
+        key_of = self.key_of if self.key_of or self.count else _closer
+        return Quick(self.seam, self.place, self.count, key_of)
 
     def key(self, bound: Bound) -> tuple[Any, ...]:
         """Equal for calls that are told alike."""
@@ -83,6 +87,23 @@ class Path:
             "reduction": None if self.reduction is None else self.reduction(bound),
             "stream": None if self.stream is None else self.stream(bound),
         }
+
+
+def _closer(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:  # noqa: ARG001
+    """Of what must be looked at closer."""
+    return
+
+
+def _numbers(seam: str) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
+    """Of a function of NCCL's: its numbers, then the communicator and the stream as C has them."""
+    first = 2 if seam in ("nccl.send", "nccl.recv") else 3
+
+    def key(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | None:
+        if kwargs or len(args) < first + 4:
+            return None
+        return seam, args[first:-2], args[-2].value, args[-1].value
+
+    return key
 
 
 # --- groups -------------------------------------------------------------------------------------
@@ -248,9 +269,8 @@ def _torch_backend(bound: Bound) -> str:
 # --- the table ----------------------------------------------------------------------------------
 
 
-def _semantic(kind: str, tensor: str = "input_", place: int | None = None, **fields: Any) -> Path:
+def _semantic(kind: str, tensor: str = "input_", **fields: Any) -> Path:
     return Path(
-        tensor=place,
         seam=f"group.{fields.pop('name', kind)}",
         layer="semantic",
         kind=kind,
@@ -282,6 +302,7 @@ def _nccl(kind: str, name: str, size: Any = _nccl_size, **fields: Any) -> Path:
         size=size,
         stream=_nccl_stream,
         cuda_only=True,
+        key_of=_numbers(f"nccl.{name}"),
         **fields,
     )
 
@@ -295,14 +316,16 @@ def _cuda(kind: str, seam: str, backend: str, tensor: str, **fields: Any) -> Pat
         group=_owner,
         size=_tensor(tensor),
         cuda_only=True,
+        place=1,
+        count=2,
         **fields,
     )
 
 
 _SEMANTIC = (
-    _semantic("all_reduce", reduction=_sum, place=1),
-    _semantic("all_gather", place=1),
-    _semantic("reduce_scatter", reduction=_sum, place=1),
+    _semantic("all_reduce", reduction=_sum, place=1, count=2),
+    _semantic("all_gather", place=1, count=3),
+    _semantic("reduce_scatter", reduction=_sum, place=1, count=3),
     _semantic("all_gatherv", size=_ragged),
     _semantic("reduce_scatterv", size=_ragged, reduction=_sum),
     _semantic("gather", root=_rank_of("dst")),
@@ -316,17 +339,17 @@ _SEMANTIC = (
 )
 _SHARED_MEMORY = (
     Path(seam="cpu_shm.all_reduce", layer="wire", kind="all_reduce", backend="cpu-shm",
-         group=_communicator, size=_tensor("input"), reduction=_sum, tensor=1),
+         group=_communicator, size=_tensor("input"), reduction=_sum, place=1, count=2),
     Path(seam="cpu_shm.gather", layer="wire", kind="gather", backend="cpu-shm",
          group=_communicator, size=_tensor("input"), root=_given("dst")),
     Path(seam="cpu_shm.all_gather", layer="wire", kind="all_gather", backend="cpu-shm",
-         group=_communicator, size=_tensor("input")),
+         group=_communicator, size=_tensor("input"), place=2, count=3),
     Path(seam="message_queue.broadcast_object", layer="wire", kind="broadcast",
          backend="message-queue", group=lambda _: ("message queue", ()), size=_nothing),
 )  # fmt: skip
 _TORCH = (
-    _torch("all_reduce", "all_reduce", "tensor", reduction=_torch_reduction),
-    _torch("all_gather", "all_gather_into_tensor", "input_tensor"),
+    _torch("all_reduce", "all_reduce", "tensor", reduction=_torch_reduction, count=1),
+    _torch("all_gather", "all_gather_into_tensor", "input_tensor", place=1, count=2),
     _torch("gather", "gather", "tensor", root=_given("dst")),
     _torch("reduce_scatter", "reduce_scatter_tensor", "input", reduction=_torch_reduction),
     _torch("broadcast", "broadcast", "tensor", root=_given("src")),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -38,6 +39,7 @@ def _drafts(input_batch: Any) -> list[list[int]]:
     return [rows[low + 1 : high] for low, high in pairwise(bounds)]
 
 
+@lru_cache(maxsize=4096)
 def external_id(request: str) -> str:
     """The id that the client gave: vLLM appends `-` and eight random characters to it."""
     return request.rpartition("-")[0] or request
