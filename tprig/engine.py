@@ -242,7 +242,7 @@ class Engine:
         # Their rings are there where collectives are recorded.
         if "collectives" in order.recorders and self.effective is not None:
             place, stall = self.processes.footprint.runtime, self._deadlines.stall
-            self._ranks = RankWatch(order.run, self.effective.pids, place, stall)
+            self._ranks = RankWatch(order.run, self.effective.pids, place, stall, self.spec.ras)
         try:
             with self._lost_on_error():
                 self._serve(order, progress)

@@ -11,8 +11,9 @@ from typing import Literal, Protocol, TypeVar
 
 import psutil
 
-from tprig import evidence, rings
+from tprig import evidence, ras, rings
 from tprig.bundle import BundleError, Writer
+from tprig.bundle.files import reporting
 from tprig.wire import WaitExpiredError, Wire
 
 M = TypeVar("M")
@@ -54,14 +55,23 @@ class RankWatch:
         pids: the engine's processes, those of the ranks as `rank<n>`.
         runtime: the engine's folder, in which their rings are.
         stall: when a run counts as hung.
+        nccl: where NCCL can be asked what it knows; None where there is none.
     """
 
-    def __init__(self, run: str, pids: Mapping[str, int], runtime: Path, stall: Stall) -> None:
+    def __init__(
+        self,
+        run: str,
+        pids: Mapping[str, int],
+        runtime: Path,
+        stall: Stall,
+        nccl: ras.Address | None = None,
+    ) -> None:
         self._run = run
         ranks = {role.removeprefix("rank"): pid for role, pid in pids.items() if role[:4] == "rank"}
         self._pids = {int(rank): pid for rank, pid in ranks.items()}
         self._runtime = runtime
         self._stall = stall
+        self._nccl = nccl
         self._looked: tuple[evidence.Progress, ...] = ()
         self._heads: dict[int, rings.Head] = {}
         self._moved_s = time.monotonic()
@@ -137,7 +147,7 @@ class RankWatch:
                 )
 
     def save(self, writer: Writer) -> None:
-        """Write `records` into the bundle.
+        """Write `records` into the bundle, and beside them what NCCL says, if it answers.
 
         Raises:
             BundleError: if they cannot be written.
@@ -146,6 +156,11 @@ class RankWatch:
         with writer.stream(path, "forensics", self._run) as stream:
             for record in self.records():
                 stream.write(record)
+        said = None if self._nccl is None else ras.status(self._nccl)
+        if said is not None:
+            path = f"runs/{self._run}/nccl-ras.txt"
+            with reporting(path, "nothing of it was kept"):
+                writer.path(path).write_bytes(said)
 
     def records(self) -> list[evidence.ForensicRecord]:
         """Where every rank was when something moved last, where it is now, and its last calls."""

@@ -75,6 +75,8 @@ class RunHistory:
     outputs: Stream[evidence.OutputRecord] | None = None
     steps: Stream[evidence.StepRecord] | None = None
     ranks: Mapping[int, Stream[evidence.RankRecord]] = field(default_factory=dict)
+    core: Stream[evidence.CoreRecord] | None = None
+    """Only where the engine core shares its host's process and ranks are recorded."""
     forensics: Stream[evidence.ForensicRecord] | None = None
     """Only of a run whose engine hung or died."""
     engine: EngineHistory | None = None

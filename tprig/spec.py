@@ -15,6 +15,7 @@ import msgspec
 
 from tprig import evidence
 from tprig.environment import redacted
+from tprig.ras import Address
 
 Platform = Literal["cpu", "cuda"]
 
@@ -99,6 +100,13 @@ class EngineSpec:
             **(_SHARED_ARGUMENTS if self.ranks_per_device > 1 else {}),
             **self.arguments,
         }
+
+    @property
+    def ras(self) -> Address | None:
+        """Where the NCCL of this engine can be asked what it knows; None where it has none."""
+        if self.platform != "cuda":
+            return None
+        return Address.of(self.process_environment)
 
     @property
     def process_environment(self) -> dict[str, str]:

@@ -19,6 +19,7 @@ def history(
     complete: bool = True,
     dropped: int = 0,
     forensics: Sequence[evidence.ForensicRecord] | None = None,
+    core: Sequence[evidence.CoreRecord] | None = None,
 ) -> RunHistory:
     """The run that these ranks recorded.
 
@@ -28,6 +29,7 @@ def history(
         complete: False for streams that were cut short.
         dropped: records that each writer dropped.
         forensics: what the client read in shared memory, of a run that hung.
+        core: what the engine core sent.
     """
     made = list(made)
     for rank in made:
@@ -55,6 +57,7 @@ def history(
             rank_streams=len(made),
         ),
         ranks=streams,
+        core=None if core is None else histories.stream(f"runs/{name}/core.jsonl", core),
         forensics=None
         if forensics is None
         else histories.stream(f"runs/{name}/forensics.jsonl", forensics),

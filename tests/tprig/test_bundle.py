@@ -139,6 +139,10 @@ COLLECTIVES: list[evidence.RankRecord] = [
     evidence.Calls(first=2, operations=[0], enter_ns=[], leave_ns=[]),
     evidence.GraphTemplate(key="graph 0", digest="0" * 32, operations=[0]),
 ]  # fmt: skip
+CORE = (
+    evidence.Broadcast(number=0, method="execute_model", facts={"tokens": {"a": 4}}),
+    evidence.Broadcast(number=1, method="sample_tokens", facts=None),
+)
 FORENSICS = [
     evidence.Progress(rank=1, at_ns=9, state="stopped", entered=4, left=3, step=None),
     evidence.Ring(rank=1, first=2, operations=[0, 0], enter_ns=[5, 9], leave_ns=[7, None]),
@@ -161,9 +165,11 @@ STREAMS: dict[str, tuple[str, str, list[evidence.Record]]] = {
     "runs/r1/steps.jsonl": ("steps", "r1", list(STEPS)),
     "runs/r1/ranks/rank0.jsonl": ("rank", "r1", list(RANK)),
     "runs/r1/ranks/rank1.jsonl": ("rank", "r1", list(COLLECTIVES)),
+    "runs/r1/core.jsonl": ("core", "r1", list(CORE)),
     "runs/r1/forensics.jsonl": ("forensics", "r1", list(FORENSICS)),
 }
-NEEDED = [path for path in (*DOCUMENTS, *STREAMS) if not path.endswith("/forensics.jsonl")]
+SPARED = ("/core.jsonl", "/forensics.jsonl")
+NEEDED = [path for path in (*DOCUMENTS, *STREAMS) if not path.endswith(SPARED)]
 """What every bundle has; of a run that did not hang there is no more to tell."""
 
 
@@ -192,6 +198,7 @@ def loaded_stream(bundle: Bundle, path: str) -> object:
         "runs/r1/steps.jsonl": run and run.steps,
         "runs/r1/ranks/rank0.jsonl": run and run.ranks.get(0),
         "runs/r1/ranks/rank1.jsonl": run and run.ranks.get(1),
+        "runs/r1/core.jsonl": run and run.core,
         "runs/r1/forensics.jsonl": run and run.forensics,
     }
     return streams[path]

@@ -184,6 +184,7 @@ class _Loader:
             outputs=self.stream(f"{folder}/outputs.jsonl", "outputs", name),
             steps=self.stream(f"{folder}/steps.jsonl", "steps", name),
             ranks=dict(self._ranks(name, run)),
+            core=self.stream(f"{folder}/core.jsonl", "core", name, needed=False),
             forensics=self.stream(f"{folder}/forensics.jsonl", "forensics", name, needed=False),
             engine=self._engine_of(run, engines),
         )

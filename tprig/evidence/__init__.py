@@ -24,6 +24,7 @@ from tprig.evidence.base import (
     TokenId,
 )
 from tprig.evidence.collectives import (
+    Broadcast,
     Calls,
     CollectiveRecord,
     Coverage,
@@ -70,6 +71,7 @@ from tprig.evidence.oracle import (
 )
 from tprig.evidence.streams import (
     STREAMS,
+    CoreRecord,
     Emission,
     EngineEvent,
     EngineRecord,
@@ -101,12 +103,14 @@ __all__ = [
     "SCHEMA_VERSION",
     "STREAMS",
     "Arm",
+    "Broadcast",
     "CallFlags",
     "CallTensor",
     "Calls",
     "CapturedCall",
     "Claim",
     "CollectiveRecord",
+    "CoreRecord",
     "Count",
     "Coverage",
     "Decision",

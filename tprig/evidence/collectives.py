@@ -25,7 +25,7 @@ Fact = bool | int | str | None | list[int | str] | dict[str, int]
 class Operation(Record, frozen=True, kw_only=True, tag="operation"):
     """The signature of a collective, told before the first call that has it."""
 
-    id: Count
+    id: Ordinal
     """Of this stream alone: ranks may number differently."""
     layer: Layer
     kind: Name
@@ -55,7 +55,7 @@ class Calls(Record, frozen=True, kw_only=True, tag="calls"):
 
     first: Ordinal
     """Sequence number of the first of them: how many calls this rank had entered before."""
-    operations: list[Count]
+    operations: list[Ordinal]
     enter_ns: list[Ordinal]
     """Monotonic clock of the host machine, which its processes share. Empty if nobody looked."""
     leave_ns: list[Ordinal]
@@ -72,7 +72,7 @@ class GraphTemplate(Record, frozen=True, kw_only=True, tag="template"):
     """Which capture it was: `graph <n>`."""
     digest: Name
     """BLAKE2b-128 over the operations' signatures, in hex."""
-    operations: list[Count]
+    operations: list[Ordinal]
 
 
 class Decision(Record, frozen=True, kw_only=True, tag="decision"):
@@ -86,6 +86,16 @@ class Decision(Record, frozen=True, kw_only=True, tag="decision"):
     much each request sampled. `draft`: whether the drafter runs, and how far."""
     facts: dict[str, Fact]
     """What every rank must have settled alike."""
+
+
+class Broadcast(Record, frozen=True, kw_only=True, tag="broadcast"):
+    """A call of all workers that the engine core sent, told before it was."""
+
+    number: Ordinal
+    """Broadcasts of this run before it."""
+    method: Name
+    facts: dict[str, Fact] | None
+    """Of a step its schedule, as each rank's decision `schedule` must have it."""
 
 
 class Coverage(Record, frozen=True, kw_only=True, tag="coverage"):
@@ -117,7 +127,7 @@ class Ring(Record, frozen=True, kw_only=True, tag="ring"):
 
     rank: Count
     first: Ordinal
-    operations: list[Count]
+    operations: list[Ordinal]
     enter_ns: list[Ordinal]
     leave_ns: list[Ordinal | None]
     """None of a call that was entered and not left."""

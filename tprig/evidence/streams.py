@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from tprig.evidence.base import Count, Name, Number, Record, Seam, TokenId
-from tprig.evidence.collectives import CollectiveRecord, ForensicRecord
+from tprig.evidence.collectives import Broadcast, CollectiveRecord, ForensicRecord
 from tprig.evidence.oracle import OracleCall, ReplayRecord
 
 
@@ -153,6 +153,7 @@ class LedgerEvent(Record, frozen=True, kw_only=True, tag="test"):
 OutputRecord = Emission | Refusal
 StepRecord = Step | Fault
 RankRecord = Verification | StageDigest | OracleCall | Seam | Fault | CollectiveRecord
+CoreRecord = Broadcast | Seam
 EngineRecord = EngineEvent
 LedgerRecord = LedgerEvent
 
@@ -160,6 +161,7 @@ STREAMS: dict[str, object] = {
     "outputs": OutputRecord,
     "steps": StepRecord,
     "rank": RankRecord,
+    "core": CoreRecord,
     "forensics": ForensicRecord,
     "engine": EngineRecord,
     "ledger": LedgerRecord,

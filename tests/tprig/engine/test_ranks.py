@@ -48,6 +48,13 @@ def test_ranks_of_an_engine_keep_their_order(bench: Bench) -> None:
     assert made["wire_all_reduces"] == made["all_reduces"]
     assert made["wire_gathers"] == made["gathers"]
     assert history.forensics is None
+    # Each step that the engine core sent, and whatever it sent when there was nothing to do.
+    assert history.core is not None
+    assert history.core.complete
+    assert made["broadcasts"] >= made["steps"]
+    methods = {r.method for r in history.core.records if isinstance(r, evidence.Broadcast)}
+    assert {"execute_model", "sample_tokens"} <= methods
+    assert not any(method.startswith("tprig_") for method in methods)
 
 
 def wire() -> str:

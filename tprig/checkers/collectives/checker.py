@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from tprig.checkers.checker import Checker, Judgement, Runs
-from tprig.checkers.collectives import reconcile, settled, waiting
+from tprig.checkers.collectives import broadcasts, reconcile, settled, waiting
 from tprig.checkers.collectives.alphabet import Alphabet, told
 from tprig.checkers.collectives.divergence import Divergence, divergences
 from tprig.checkers.collectives.settled import Difference
@@ -26,7 +26,8 @@ def check_rank_order(claim: Claim, runs: Runs) -> Judgement:
     """Judge every role's run by itself.
 
     Measured, of the rank that issued the least: `collectives`, `all_reduces`, `gathers`, the same
-    on the wire (`wire_...`), `replays`, `steps` and `decisions`; and how many `ranks` there are.
+    on the wire (`wire_...`), `replays`, `steps` and `decisions`; how many `ranks` there are; and
+    how many steps (`broadcasts`) the engine core sent them, where it was recorded.
     """
     judgement = Judgement()
     for run in runs.values():
@@ -45,6 +46,8 @@ def _judge(claim: Claim, run: RunHistory, judgement: Judgement) -> None:
         *_templates(by_rank, alphabet),
         *(_finding(d, decisions) for d in _causes(parted)),
     ]
+    settled_otherwise = {d.found.rank for d in decisions}
+    findings += broadcasts.divergences(run, by_rank, without=settled_otherwise)
     if run.forensics is not None:
         progress = [r for r in run.forensics.records if isinstance(r, Progress)]
         state = waiting.waits(by_rank, progress, alphabet)
@@ -58,6 +61,8 @@ def _judge(claim: Claim, run: RunHistory, judgement: Judgement) -> None:
             rank = divergence.found.track.rank
             judgement.notes[f"rank {rank} afterwards"] = counted(divergence.further, "difference")
     _account(claim, by_rank, alphabet, judgement)
+    sent = len(broadcasts.schedules(run))
+    judgement.measured["broadcasts"] = judgement.measured.get("broadcasts", 0) + sent
 
 
 def _account(

@@ -139,15 +139,18 @@ def told(decision: Decision | None, other: Decision | None) -> str:
     """What one decision says where it differs from another one."""
     if decision is None:
         return "nothing"
-    differing = [
+    return differing(decision.facts, other.facts if other else {})
+
+
+def differing(facts: Mapping[str, object], other: Mapping[str, object]) -> str:
+    """What facts say where they differ from others."""
+    found = [
         f"{name} {_short(value)}"
-        for name, value in decision.facts.items()
-        if other is None or name not in other.facts or other.facts[name] != value
+        for name, value in facts.items()
+        if name not in other or other[name] != value
     ]
-    lacking = [
-        f"no {name}" for name in (other.facts if other else ()) if name not in decision.facts
-    ]
-    return ", ".join([*differing, *lacking]) or "the same"
+    lacking = [f"no {name}" for name in other if name not in facts]
+    return ", ".join([*found, *lacking]) or "the same"
 
 
 SHOWN_CHARACTERS = 160

@@ -14,6 +14,7 @@ from typing import Any
 from tprig_inject import process, records, seams
 from tprig_inject.channel import Channel
 from tprig_inject.config import Config
+from tprig_inject.recorders import broadcasts
 from tprig_inject.session import Session
 from tprig_inject.worker import hooks, imported_files, wrapped
 
@@ -213,6 +214,7 @@ class Run:
             faults=faults["core"],
             model_runner=None,
         )
+        broadcasts.watch(self._session, self._message)
         self._engine.collective_rpc(
             "tprig_begin",
             args=(

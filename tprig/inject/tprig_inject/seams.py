@@ -127,6 +127,9 @@ COLLECTIVE_SEAMS: Mapping[str, Seam] = {
 
 SEAMS: Mapping[str, Seam] = {
     **COLLECTIVE_SEAMS,
+    "message_queue.enqueue": Seam(
+        f"{_DEVICE}.shm_broadcast", "MessageQueue.enqueue", ("self", "obj")
+    ),
     "model_runner.dispatch": Seam(
         f"{_GPU}.model_runner",
         "dispatch_cg_and_sync_dp",

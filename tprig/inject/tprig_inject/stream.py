@@ -1,4 +1,4 @@
-"""Writes a rank's stream: JSON lines with a header and an end record."""
+"""Writes a stream of a rank, or of the engine core: JSON lines with a header and an end record."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SCHEMA_VERSION = 1
 """The version of `tprig.evidence` that these records follow; a test holds the two together."""
 
 
-WITHOUT_FLOATS = frozenset({"calls", "decision", "operation"})
+WITHOUT_FLOATS = frozenset({"broadcast", "calls", "decision", "operation"})
 """The records that a step of the model waits for, of integers and strings alone."""
 _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 """Made once: making one takes longer than encoding a record."""
@@ -37,18 +37,18 @@ def _fast() -> Any:
 
 
 class RankStream:
-    """One rank's records of one run, written line by line: a crash keeps what was written.
+    """The records of one process in one run, written line by line: a crash keeps what was written.
 
     A record that cannot be written is dropped and counted: a full disk must not change what the
     engine does, and what needs the stream becomes unknown.
     """
 
-    def __init__(self, path: Path, run: str) -> None:
+    def __init__(self, path: Path, run: str, stream: str = "rank") -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         self._records = self._dropped = self._size_bytes = 0
         self._header = self._line(
-            {"type": "header", "version": SCHEMA_VERSION, "stream": "rank", "subject": run}
+            {"type": "header", "version": SCHEMA_VERSION, "stream": stream, "subject": run}
         )
 
     def write(self, record: dict[str, Any]) -> None:

@@ -128,7 +128,7 @@ class Replays:
     def __init__(self, context: Context, log: Log) -> None:
         self._context = context
         self._log = log
-        self._digests: dict[int, str] = {}
+        self._digests: dict[int, tuple[Template, str]] = {}
 
     def tell_known(self) -> None:
         """Write the templates of all graphs that were captured so far."""
@@ -137,21 +137,23 @@ class Replays:
 
     def digest(self, graph: int) -> str:
         """The digest of a graph's template; `unknown` for one whose capture was not seen."""
-        if graph not in self._digests and (template := _known().get(graph)) is not None:
-            self._digests[graph] = template.digest
-            operations = [
-                self._log.number(json.dumps(operation, sort_keys=True), operation)
-                for operation in template.operations
-            ]
-            self._context.write(
-                {
-                    "type": "template",
-                    "key": template.key,
-                    "digest": self._digests[graph],
-                    "operations": operations,
-                }
-            )
-        return self._digests.get(graph, "unknown")
+        template = _known().get(graph)
+        if template is None:
+            return "unknown"
+        told = self._digests.get(graph)
+        # A graph that was let go leaves its address to one that is captured later.
+        if told is None or told[0] is not template:
+            told = self._digests[graph] = (template, template.digest)
+            self._tell(*told)
+        return told[1]
+
+    def _tell(self, template: Template, digest: str) -> None:
+        operations = [
+            self._log.number(json.dumps(operation, sort_keys=True), operation)
+            for operation in template.operations
+        ]
+        record = {"key": template.key, "digest": digest, "operations": operations}
+        self._context.write({"type": "template", **record})
 
     def wrap(self, original: Any) -> Any:
         """A wrapper for `CUDAGraph.replay`."""

@@ -428,7 +428,7 @@ UNHOOKED: tuple[Unhooked, ...] = (
     Unhooked(
         "broadcasts of the engine core to its workers",
         "semantic",
-        "the schedule that comes of each is a decision, and recorded as such",
+        "the core has a stream of its own, and what comes of each in a worker is a decision",
         lambda config: False,  # noqa: ARG005 - the same for every configuration
     ),
     Unhooked(
