@@ -278,6 +278,41 @@ def _observed(base: Sequence[str], head: Sequence[str]) -> list[Observation]:
     return [*found, *(each for folder in head for each in observe("head", Path(folder)))]
 
 
+@app.command("premerge")
+def premerge_(  # noqa: PLR0913 (one parameter for each option)
+    *,
+    tree: Annotated[Path, typer.Option(help="The vLLM work tree.")],
+    base: Annotated[str, typer.Option(help="What the change is to be merged into.")],
+    root: Root = Path(),
+    python: Annotated[Path | None, typer.Option(help="That has the vLLM under test.")] = None,
+    platform: Annotated[Literal["cpu", "cuda"], typer.Option()] = "cpu",
+    gpus: Annotated[int, typer.Option(min=0, help="How many there are.")] = 0,
+    upstream_test: Annotated[list[str] | None, typer.Option(help="A test of the tree.")] = None,
+    engines: Annotated[bool, typer.Option(help="Run TP1 and TP2 on the tree.")] = True,
+    output: Annotated[Path, typer.Option(help="A folder that is not there yet.")] = Path(
+        ".tprig/premerge"
+    ),
+) -> int:
+    """Check a vLLM work tree before its change is proposed."""
+    from ci import premerge
+
+    made = premerge.premerge(
+        premerge.Request(
+            tree=tree.absolute(),
+            base=base,
+            root=root.absolute(),
+            python=str(python.absolute()) if python else sys.executable,
+            platform=platform,
+            gpus=gpus,
+            upstream=tuple(upstream_test or ()),
+            engines=engines,
+        ),
+        root.absolute() / output,
+    )
+    typer.echo(premerge.report(made))
+    return codes.EXIT_CODES[premerge.worst(made)]
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `python -m ci` and return its exit code."""
     command = typer.main.get_command(app)

@@ -77,15 +77,51 @@ def _common(
 
 
 @app.command()
-def check(bundle: BundleFolder, *, json: AsJson = False) -> int:
+def check(
+    bundle: BundleFolder,
+    *,
+    signer: Annotated[
+        Path | None, typer.Option(help="Demand a signature of somebody in this ALLOWED SIGNERS.")
+    ] = None,
+    signature: Annotated[
+        Path | None, typer.Option(help="With --signer: by default BUNDLE.sig, beside it.")
+    ] = None,
+    json: AsJson = False,
+) -> int:
     """Verify a bundle's integrity and judge it again from its raw evidence.
 
     Needs no GPU, no vLLM and no torch. Exit code: 0 pass, 1 fail, 2 unknown or interrupted,
-    3 damaged, 4 no bundle.
+    3 damaged or not signed as demanded, 4 no bundle.
     """
     from tprig.cli import check as command
 
-    return command.run(bundle, as_json=json)
+    if signature is not None and signer is None:
+        raise typer.BadParameter("--signature: expected --signer FILE beside it")
+    signers = None if signer is None else command.Signers(signer, signature)
+    return command.run(bundle, as_json=json, signers=signers)
+
+
+@app.command()
+def sign(
+    bundle: BundleFolder,
+    *,
+    key: Annotated[Path, typer.Option(help="SSH key: the private one, or an agent's public one.")],
+    output: Annotated[
+        Path | None, typer.Option(help="By default BUNDLE.sig, beside the bundle.")
+    ] = None,
+) -> int:
+    """Sign a sealed bundle, whatever its verdicts, so that others know who vouches for it.
+
+    Exit code: 0, or 4 where it cannot be signed.
+    """
+    from tprig.cli.opening import opened
+    from tprig.sign import sign as make
+    from tprig.sign import signature_path
+
+    target = output or signature_path(bundle)
+    make(opened(bundle), key, target)
+    typer.echo(f"signed: {target}")
+    return 0
 
 
 @app.command()

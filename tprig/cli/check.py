@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import RenderableType
@@ -13,20 +14,48 @@ from tprig.bundle import Bundle, Problem
 from tprig.checkers.anomalies import ANOMALIES, blame
 from tprig.cli.opening import opened
 from tprig.cli.terminal import show, write_json
-from tprig.judged import Change, Judged, judge_again, unpassed
+from tprig.judged import DAMAGED, Change, Judged, judge_again, unpassed
 from tprig.report.summary import counter_example, summary
 from tprig.report.text import one_line
+from tprig.sign import SignatureError, signature_path, verify
 
 
-def run(root: Path, *, as_json: bool) -> int:
-    """Check a bundle and return the exit code."""
+@dataclass(frozen=True)
+class Signers:
+    """Who must have signed the bundle.
+
+    Attributes:
+        allowed: ssh-keygen's file of allowed signers.
+        signature: by default `<bundle>.sig`, beside the bundle.
+    """
+
+    allowed: Path
+    signature: Path | None = None
+
+
+def run(root: Path, *, as_json: bool, signers: Signers | None = None) -> int:
+    """Check a bundle and return the exit code: 3 also where nobody asked for has signed it."""
     bundle = opened(root)
     judged = judge_again(bundle)
+    signed_by, refusal = None, None
+    if signers is not None:
+        try:
+            signature = signers.signature or signature_path(root)
+            signed_by = verify(bundle, signature, signers.allowed)
+        except SignatureError as error:
+            refusal = one_line(str(error))
     if as_json:
-        write_json(_document(bundle, judged))
+        write_json(_document(bundle, judged) | {"signed_by": signed_by, "not_signed": refusal})
     else:
-        show(*_parts(bundle, judged))
-    return judged.exit_code
+        show(*_parts(bundle, judged), *_signature(signed_by, refusal))
+    return judged.exit_code if refusal is None else DAMAGED
+
+
+def _signature(signed_by: str | None, refusal: str | None) -> Iterator[Text]:
+    if signed_by is not None:
+        yield Text(f"signed by {one_line(signed_by)}", style="green")
+    if refusal is not None:
+        yield Text(f"not vouched for: {refusal}", style="bold red")
 
 
 def _document(bundle: Bundle, judged: Judged) -> dict[str, object]:

@@ -12,7 +12,7 @@ from tprig.cli.terminal import write
 from tprig.judged import Judged, judge_again
 from tprig.report.html import html
 from tprig.report.markdown import markdown
-from tprig.report.results import ctrf, junit, results, test_engine
+from tprig.report.results import claim_results, ctrf, junit, results, test_engine
 from tprig.report.text import cut, one_line
 
 
@@ -44,7 +44,9 @@ def _rendered(form: str, bundle: Bundle, judged: Judged) -> str:
         return markdown(bundle, judged.verdicts)
     if form in ("annotation", "step-summary"):
         return cut(markdown(bundle, judged.verdicts))
-    tests = [] if bundle.damaged else results(bundle)
+    tests = []
+    if judged.verdicts is not None:
+        tests = [*results(bundle), *claim_results(judged.verdicts)]
     name = one_line(bundle.root.name)
     if form == "junit":
         return junit(tests, name)

@@ -15,8 +15,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
+from tprig import evidence
 from tprig.bundle import Bundle
 from tprig.bundle.files import printable
+from tprig.report.text import place
 
 ResultName = Literal["passed", "failed", "error", "skipped", "interrupted", "not-run"]
 
@@ -74,6 +76,34 @@ def results(bundle: Bundle) -> list[TestResult]:
         )
         for test in (bundle.plan.tests if bundle.plan else sorted(started))
     ]
+
+
+_OF_VERDICT: dict[evidence.VerdictName, ResultName] = {
+    "pass": "passed",
+    "expected": "passed",
+    "fail": "failed",
+    "unknown": "error",
+    "withdrawn": "skipped",
+    "not-applicable": "skipped",
+}
+
+
+def claim_results(verdicts: evidence.Verdicts) -> list[TestResult]:
+    """Return each claim as a test of its own: a test that passed may rest on a claim that fails.
+
+    A claim that is undecided is an error; that it does not apply, or was withdrawn, a skip.
+    """
+    return [
+        TestResult(f"claims::{each.claim}", _OF_VERDICT[each.verdict], None, None, _why(each))
+        for each in verdicts.verdicts
+    ]
+
+
+def _why(verdict: evidence.Verdict) -> str:
+    if not verdict.findings:
+        return "" if verdict.verdict == "pass" else verdict.reason
+    finding = verdict.findings[0]
+    return f"{finding.anomaly} at {place(finding.where)}: {finding.message}"
 
 
 def _result(started: bool, outcome: ResultName | None) -> ResultName:  # noqa: FBT001
