@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -59,7 +60,7 @@ def test_what_failed_for_want_of_devices_counts_for_neither_side() -> None:
 @given(st.integers(0, 9), st.integers(1, 9), st.integers(0, 9), st.integers(1, 9))
 def test_fisher_is_what_scipy_says(base: int, base_more: int, head: int, head_more: int) -> None:
     p = fisher(base, base + base_more, head, head + head_more)
-    table = [[head, head_more], [base, base_more]]
+    table = np.array([[head, head_more], [base, base_more]])
     assert p == pytest.approx(stats.fisher_exact(table, alternative="greater")[1], abs=1e-12)
 
 

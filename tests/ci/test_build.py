@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -147,7 +146,7 @@ class Build:
 
 
 @pytest.fixture
-def build(tmp_path: Path) -> Iterator[Build]:
+def build(tmp_path: Path) -> Build:
     return Build(tmp_path)
 
 
