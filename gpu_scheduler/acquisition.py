@@ -330,7 +330,7 @@ class Acquisition:
         most_s = self._left_s()
         if self._refused:
             most_s = min(most_s, self._looked_s + _POLL_DRIVER_S - time.monotonic())
-        quiet_s = watch.wait(max(0.0, most_s))
+        quiet_s = watch.wait(max(0.0, most_s), far=self._behind is not None)
         self._records_count = quiet_s < _QUIET_S and self._left_s() > 0
         if self._refused and time.monotonic() - self._looked_s >= _POLL_DRIVER_S:
             self._look_again()

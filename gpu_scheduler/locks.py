@@ -432,7 +432,8 @@ def _folder_error(path: Path, found: str) -> LockFolderError:
         expected=f"a folder of lock files at {path}",
         found=found,
         rule="it is a real folder of mode 1777 on a local disk or tmpfs, with 0666 files",
-        remedy=f"chmod 1777 it, or name another folder, one for all users, in {LOCK_DIR_VARIABLE}",
+        remedy="chmod 1777 it, make room on its disk, or name another folder, one for all users, "
+        f"in {LOCK_DIR_VARIABLE}",
     )
 
 

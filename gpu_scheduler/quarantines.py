@@ -30,6 +30,9 @@ class Quarantine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     boot_id: str
     since_unix_s: float
     expires_unix_s: float
+    """For people, who may set that clock."""
+    expires_boot_s: float
+    """When it ends, by the host's clock since its boot."""
 
     def __str__(self) -> str:
         until = datetime.fromtimestamp(self.expires_unix_s, UTC).isoformat(timespec="seconds")
@@ -63,6 +66,7 @@ def quarantine(device_id: str, reason: str, expires_s: float) -> Quarantine:
         boot_id=host.boot_id(),
         since_unix_s=now_s,
         expires_unix_s=now_s + expires_s,
+        expires_boot_s=time.clock_gettime(time.CLOCK_BOOTTIME) + expires_s,
     )
     folder = LockFolder.default()
     folder.write_file(device_id, _SUFFIX, msgspec.json.encode(record))
@@ -106,5 +110,6 @@ def read(folder: LockFolder, device_id: str) -> Quarantine | None:
         found = msgspec.json.decode(data, type=Quarantine)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
-    over = found.boot_id != host.boot_id() or found.expires_unix_s <= time.time()
+    now_s = time.clock_gettime(time.CLOCK_BOOTTIME)
+    over = found.boot_id != host.boot_id() or found.expires_boot_s <= now_s
     return None if over or found.device_id != device_id else found

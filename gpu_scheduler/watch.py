@@ -27,6 +27,8 @@ _MOST_S = 0.25
 """What nobody tells, such as the end of a record that a cleaner unlinked, is noticed by then."""
 _MOST_UNTOLD_S = 0.02
 """The same where the kernel gives no more watches, `fs.inotify.max_user_instances` being few."""
+_MOST_UNTOLD_FAR_S = 0.1
+"""Still the same, but for one whose turn does not come with the next event anyway."""
 _EVENTS_BYTES = 65536
 
 
@@ -95,11 +97,15 @@ class Watch:
             ]
             self._drain()
 
-    def wait(self, most_s: float) -> float:
+    def wait(self, most_s: float, *, far: bool = False) -> float:
         """Sleeps until something happened, but never longer than `most_s`.
 
         What happens between two waits ends the second one at once. Without events each sleep lasts
         twice as long as the one before, up to a bound.
+
+        Args:
+            most_s: In seconds.
+            far: Whether more must happen than one thing before the sleeper has its turn.
 
         Returns:
             For how many seconds nothing happened; 0 when something did.
@@ -108,7 +114,8 @@ class Watch:
         told = bool(self._poll.poll(max(0.0, sleep_s) * 1000))
         if told:
             self._drain()
-        bound_s = _MOST_S if self._watched and min(self._watched) >= 0 else _MOST_UNTOLD_S
+        untold_s = _MOST_UNTOLD_FAR_S if far else _MOST_UNTOLD_S
+        bound_s = _MOST_S if self._watched and min(self._watched) >= 0 else untold_s
         self._next_s = _FIRST_S if told else min(2 * self._next_s, bound_s)
         return 0.0 if told else sleep_s
 

@@ -34,7 +34,18 @@ wait()
 
 def test_quarantine_ends_by_itself(folder: LockFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     made = gpu_scheduler.quarantine("GPU-1", "leaked", 60)
-    monkeypatch.setattr(time, "time", lambda: made.expires_unix_s)
+    monkeypatch.setattr(time, "clock_gettime", lambda _: made.expires_boot_s)
+    assert quarantines.read(folder, "GPU-1") is None
+
+
+@pytest.mark.parametrize("jump_s", [-1e8, 1e8])
+def test_clock_that_is_set_neither_ends_a_quarantine_nor_makes_it_last(
+    folder: LockFolder, monkeypatch: pytest.MonkeyPatch, jump_s: float
+) -> None:
+    made = gpu_scheduler.quarantine("GPU-1", "leaked", 60)
+    monkeypatch.setattr(time, "time", lambda: made.since_unix_s + jump_s)
+    assert quarantines.read(folder, "GPU-1") == made
+    monkeypatch.setattr(time, "clock_gettime", lambda _: made.expires_boot_s)
     assert quarantines.read(folder, "GPU-1") is None
 
 

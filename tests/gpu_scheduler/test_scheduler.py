@@ -380,23 +380,6 @@ def holder_after(first: Child, count: int, test: str) -> Child:
     return holder(count, test)
 
 
-def test_killed_waiter_holds_nobody_up(folder: LockFolder) -> None:
-    with holder(1, "first") as first, holder_after(first, 2, "wide") as wide:
-        until(lambda: standing(folder) == ["wide"])
-        with holder(1, "narrow") as narrow:
-            until(lambda: standing(folder) == ["wide", "narrow"])
-            wide.kill()
-            narrow.hear()
-        assert standing(folder) == []
-
-
-def test_killed_holder_wakes_the_waiter(folder: LockFolder) -> None:
-    with holder(2, "first") as first, holder_after(first, 1, "second") as second:
-        until(lambda: standing(folder) == ["second"])
-        first.kill()
-        second.hear()
-
-
 def test_narrow_request_passes_a_wide_one_that_cannot_use_its_device(
     host: FakeNvml, folder: LockFolder
 ) -> None:

@@ -15,9 +15,9 @@ LONG_S = PATIENCE_S
 class Sleeps(Watch):
     """Never gives up by itself: a test that misses an event fails by pytest's own patience."""
 
-    def wait(self, most_s: float) -> float:
+    def wait(self, most_s: float, *, far: bool = False) -> float:
         self._next_s = most_s
-        return super().wait(most_s)
+        return super().wait(most_s, far=far)
 
 
 def test_close_after_writing_ends_the_sleep(tmp_path: Path) -> None:
@@ -128,4 +128,7 @@ def test_without_a_watch_the_sleeps_stay_short(
         monkeypatch.setattr(waiting, "_poll", Recorder(lengths))
         for _ in range(9):
             waiting.wait(LONG_S)
-    assert lengths[-1] == watch._MOST_UNTOLD_S * 1000
+        assert lengths[-1] == watch._MOST_UNTOLD_S * 1000
+        for _ in range(9):
+            waiting.wait(LONG_S, far=True)
+        assert lengths[-1] == watch._MOST_UNTOLD_FAR_S * 1000

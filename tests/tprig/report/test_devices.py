@@ -61,6 +61,7 @@ def test_quarantine_and_foreign_processes_are_named() -> None:
         boot_id="b",
         since_unix_s=time.time(),
         expires_unix_s=time.time() + 60,
+        expires_boot_s=time.clock_gettime(time.CLOCK_BOOTTIME) + 60,
     )
     known = ForeignProcess(
         process=GpuProcess(pid=7, used_bytes=3 * 1024**3), description="pid 7 (eve: train)"
