@@ -188,8 +188,10 @@ def test_a_planted_fault_is_found(
     name = captured.said[-1].call
     assert name is not None
     replay = run_again(foreign, captured, name, tmp_path / "kept", fault)
-    shown = {finding.anomaly for finding in findings(captured.run((replay,)))}
-    assert PLANTED[fault] in shown
+    run = captured.run((replay,))
+    verdict = judge_claim(oracles.claim(), {"run": run})
+    assert verdict.verdict == "fail"
+    assert PLANTED[fault] in verdict.failures
 
 
 # --- the choice --------------------------------------------------------------------------------
