@@ -80,6 +80,8 @@ class RunHistory:
     forensics: Stream[evidence.ForensicRecord] | None = None
     """Only of a run whose engine hung or died."""
     engine: EngineHistory | None = None
+    sample: evidence.Sample | None = None
+    """Only of a run that was measured."""
     calls: Mapping[str, CallHistory] = field(default_factory=dict)
     """Id -> captured call, for those of the run's ranks that are stored and can be read."""
     replays: tuple[ReplayHistory, ...] = ()

@@ -187,6 +187,7 @@ class _Loader:
             core=self.stream(f"{folder}/core.jsonl", "core", name, needed=False),
             forensics=self.stream(f"{folder}/forensics.jsonl", "forensics", name, needed=False),
             engine=self._engine_of(run, engines),
+            sample=self.document(f"{folder}/sample.json", evidence.Sample, needed=False),
         )
 
     def _checked_run(self, name: str) -> evidence.Run | None:

@@ -5,6 +5,7 @@
 
 from collections.abc import Mapping
 
+from tprig.checkers.ab import COST
 from tprig.checkers.acceptance import ACCEPTANCE
 from tprig.checkers.caught import CAUGHT
 from tprig.checkers.checker import Checker
@@ -20,7 +21,7 @@ CHECKERS: Mapping[str, Checker] = {
     checker.name: checker
     for checker in (
         *(MASKS, OUTPUTS, ACCEPTANCE, PARITY, RANK_ORDER),
-        *(ENGINE, COVERAGE, ORACLE, CAUGHT),
+        *(ENGINE, COVERAGE, ORACLE, CAUGHT, COST),
     )
 }
 

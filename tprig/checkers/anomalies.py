@@ -303,6 +303,16 @@ _TABLE = (
         "vLLM's own words in the refusal",
     ),
     Anomaly(
+        "cost.record",
+        "A measured run is not the one that was planned in its place, or not as it was written.",
+        "who changed the bundle, and the first sample that is named",
+    ),
+    Anomaly(
+        "cost.regression",
+        "Arm b loses more than the margin against arm a, by an interval that rules out less.",
+        "the metrics that tell where: engine steps, their tail, the first token",
+    ),
+    Anomaly(
         "fault.survived",
         "A planted fault altered something, and no checker found anything.",
         "the checker that should have seen it, and what the fault altered",

@@ -30,8 +30,8 @@ _MAY_DIFFER: Mapping[frozenset[str], frozenset[str]] = {
 
 IMPORTED = "imported"
 """The role of what other programs recorded: no engine of ours says what they were."""
-FAULTS_WANTED = {"caught"}
-"""Checkers whose claims are about planted faults."""
+FAULTS_WANTED = {"caught", "cost"}
+"""Checkers whose claims may be about planted faults, and which hold them against the plan."""
 
 
 def premises(claim: Claim, checker: Checker, runs: Runs) -> list[str]:

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from tprig.evidence.ab import Comparison
 from tprig.evidence.base import Count, Name, Record, Seam, TokenId
 
 
@@ -125,6 +126,8 @@ class Claim(Record, frozen=True, kw_only=True):
     """Less measured than this (`Verdict.measured`) makes the claim `unknown`."""
     exact: dict[str, Count] = {}
     """What the checker must count in each step, by its own names; else the claim is `unknown`."""
+    comparison: Comparison | None = None
+    """How it is measured, of a claim on cost."""
 
 
 class KnownIssue(Record, frozen=True, kw_only=True):

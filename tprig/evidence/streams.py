@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from tprig.evidence.ab import DeviceTimes, HostCopies
 from tprig.evidence.base import Count, Name, Number, Record, Seam, TokenId
 from tprig.evidence.collectives import Broadcast, CollectiveRecord, ForensicRecord
 from tprig.evidence.oracle import OracleCall, ReplayRecord
@@ -152,8 +153,17 @@ class LedgerEvent(Record, frozen=True, kw_only=True, tag="test"):
 
 OutputRecord = Emission | Refusal
 StepRecord = Step | Fault
-RankRecord = Verification | StageDigest | OracleCall | Seam | Fault | CollectiveRecord
 CoreRecord = Broadcast | Seam
+RankRecord = (
+    Verification
+    | StageDigest
+    | OracleCall
+    | Seam
+    | Fault
+    | CollectiveRecord
+    | HostCopies
+    | DeviceTimes
+)
 EngineRecord = EngineEvent
 LedgerRecord = LedgerEvent
 
