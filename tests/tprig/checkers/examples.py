@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from tests.fakes import collectives, histories, oracles, rows
+from tests.fakes import collectives, histories, measured, oracles, rows
 from tests.tprig.checkers import collective_examples, edits, oracle_examples
 from tprig import evidence
 from tprig.history import RunHistory
@@ -219,6 +219,11 @@ def _caught(violating: RunHistory) -> Example:
     return Example(claim, {"off": OFF, "on": clean}, {"off": OFF, "on": struck(violating)})
 
 
+def _cost(violating: measured.Measured) -> Example:
+    clean = measured.measured()
+    return Example(clean.claim, clean.runs, violating.runs)
+
+
 EXAMPLES: Mapping[str, Example] = {
     "mask.absent": _masks(edits.edit_emission(ON, 1, supports=[[2, 5, 9], [4, 9, 11]])),
     "mask.row-alignment": _masks(edits.edit_support(ON, "a", 2, [2, 5, 9])),
@@ -255,6 +260,8 @@ EXAMPLES: Mapping[str, Example] = {
         before_stop(histories.event("leaked", 5, "GPU-1: 3.0 GiB in use 30 s later"))
     ),
     "engine.refusal": _engine_run(_refused()),
+    "cost.record": _cost(measured.measured().edited("p003.a", measured.longer_step)),
+    "cost.regression": _cost(measured.measured(slowness=measured.steady(loss=0.1))),
     "fault.survived": _caught(ON),
     "fault.misnamed": _caught(edits.edit_support(ON, "a", 2, [4, 9])),
     **{

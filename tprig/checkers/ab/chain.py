@@ -13,7 +13,15 @@ from typing import Any
 
 import msgspec
 
-from tprig.evidence import ArmName, Claim, Comparison, Location, PairOrder, Sample
+from tprig.evidence import (
+    ArmName,
+    Claim,
+    Comparison,
+    GpuReading,
+    Location,
+    PairOrder,
+    Sample,
+)
 from tprig.history import RunHistory, Stream
 
 COPIES = "copies"
@@ -58,6 +66,49 @@ def stream_digest(records: Iterable[object]) -> str:
 
 
 @dataclass(frozen=True)
+class Conditions:
+    """Under what a run was measured; fields as of `Sample`."""
+
+    began_ns: int
+    foreign_load: float | None
+    readings: tuple[GpuReading, ...] = ()
+
+
+def link(
+    claim: Claim,
+    run: RunHistory,
+    conditions: Conditions,
+    *,
+    position: int,
+    previous: str | None,
+    design: str | None = None,
+) -> Sample:
+    """The sample of a run in its place.
+
+    Args:
+        claim: the planned one.
+        run: with its streams, and its engine's spec.
+        conditions: of the measurement.
+        position: place among the samples of the claim.
+        previous: digest of the sample before.
+        design: digest of the claim, where it is known already.
+    """
+    return Sample(
+        run=run.id,
+        claim=claim.id,
+        design=design or digest(claim),
+        position=position,
+        previous=previous,
+        began_ns=conditions.began_ns,
+        spec=_spec(run),
+        steps=_stream(run.steps),
+        outputs=_stream(run.outputs),
+        foreign_load=conditions.foreign_load,
+        readings=list(conditions.readings),
+    )
+
+
+@dataclass(frozen=True)
 class Break:
     """A place at which the record contradicts itself or its plan."""
 
@@ -82,18 +133,13 @@ def breaks(claim: Claim, runs: Mapping[str, RunHistory]) -> Iterator[Break]:
             gap = True
             continue
         sample = run.sample
-        expected = Sample(
-            run=run.id,
-            claim=claim.id,
-            design=design,
+        expected = link(
+            claim,
+            run,
+            Conditions(sample.began_ns, sample.foreign_load, tuple(sample.readings)),
             position=position,
             previous=sample.previous if gap else previous,
-            began_ns=sample.began_ns,
-            spec=_spec(run),
-            steps=_stream(run.steps),
-            outputs=_stream(run.outputs),
-            foreign_load=sample.foreign_load,
-            readings=sample.readings,
+            design=design,
         )
         yield from _unlike(run, expected, sample)
         if sample.began_ns <= began_ns:
