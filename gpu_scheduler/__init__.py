@@ -17,12 +17,13 @@ from gpu_scheduler.errors import (
 )
 from gpu_scheduler.host import core_slots
 from gpu_scheduler.leaks import Leak
-from gpu_scheduler.nvml import Inventory, inventory
+from gpu_scheduler.nvml import Inventory, inventory, readings
 from gpu_scheduler.overview import DeviceStatus, ForeignProcess, Waiting, status
 from gpu_scheduler.owner import Owner
 from gpu_scheduler.peaks import MemoryPeak
 from gpu_scheduler.placement import Kind, Refusal, Request, Topology
 from gpu_scheduler.quarantines import Quarantine, lift_quarantine, quarantine
+from gpu_scheduler.readings import Reading
 from gpu_scheduler.scheduler import Lease, lease
 from gpu_scheduler.survey import unsatisfiable
 from gpu_scheduler.visibility import affinity, environment_for, visible
@@ -47,6 +48,7 @@ __all__ = [
     "Owner",
     "Quarantine",
     "QuarantineError",
+    "Reading",
     "Refusal",
     "Request",
     "Topology",
@@ -60,6 +62,7 @@ __all__ = [
     "lease",
     "lift_quarantine",
     "quarantine",
+    "readings",
     "status",
     "unsatisfiable",
     "visible",

@@ -10,6 +10,7 @@ from typing import Any
 import pynvml
 
 from gpu_scheduler.device import Gpu, GpuProcess
+from gpu_scheduler.readings import Reading, reasons
 
 _NO_ANSWER = {
     pynvml.NVML_ERROR_NOT_SUPPORTED,
@@ -87,6 +88,37 @@ def _reread(gpu: Gpu) -> Gpu | str:
         return replace(gpu, **_usage(pynvml.nvmlDeviceGetHandleByUUID(gpu.uuid)))
     except pynvml.NVMLError as error:
         return f"{error}"
+
+
+def readings(uuids: Sequence[str]) -> tuple[Reading, ...]:
+    """Reads clocks, temperature, power and throttling of these GPUs, in one session.
+
+    Returns:
+        One for each GPU that answers; a MIG instance has no clocks of its own and tells nothing.
+    """
+    found = []
+    try:
+        with _session():
+            for uuid in uuids:
+                with suppress(pynvml.NVMLError):
+                    found.append(_reading(uuid, pynvml.nvmlDeviceGetHandleByUUID(uuid)))
+    except pynvml.NVMLError:
+        pass
+    return tuple(found)
+
+
+def _reading(uuid: str, handle: object) -> Reading:
+    mask = _ask(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle)
+    processes = _processes(handle)
+    return Reading(
+        uuid=uuid,
+        sm_clock_mhz=_ask(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_SM),
+        memory_clock_mhz=_ask(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_MEM),
+        temperature_c=_ask(pynvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU),
+        power_mw=_ask(pynvml.nvmlDeviceGetPowerUsage, handle),
+        throttle=None if mask is None else reasons(int(mask)),
+        processes=None if processes is None else len(processes),
+    )
 
 
 def _read_all() -> Inventory:

@@ -17,7 +17,7 @@ def cases() -> Iterator[Any]:
     faults = injected().faults
     for tp in (1, 2):
         for name, fault in faults.items():
-            if fault.lethal:
+            if fault.lethal or fault.timed:
                 continue
             case = Case(tp=tp, fault=name, anomaly=fault.anomaly)
             yield pytest.param(case, id=case.id, marks=getattr(pytest.mark, f"tp{tp}"))

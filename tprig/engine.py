@@ -59,6 +59,8 @@ class Order:
         workload: the requests.
         recorders: names of `tprig_inject.recorders.RECORDERS`.
         faults: faults to plant, by the process they belong to (`worker`, `core`).
+        timed: True to have the host hand over outputs when the run is done, so that what it takes
+            to write them down is not in the times.
     """
 
     run: str
@@ -66,6 +68,7 @@ class Order:
     workload: evidence.Workload
     recorders: Sequence[str] = ("verification",)
     faults: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
+    timed: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -284,6 +287,7 @@ class Engine:
             "recorders": list(order.recorders),
             "faults": {where: list(order.faults.get(where, ())) for where in ("worker", "core")},
             "requests": msgspec.to_builtins(order.workload.requests),
+            "timed": order.timed,
         }
 
     def _collect(

@@ -18,7 +18,7 @@ _ASK = """
 import json
 from tprig_inject.faults import FAULTS
 from tprig_inject.seams import SEAMS
-told = ("process", "resembles", "anomaly", "lethal")
+told = ("process", "resembles", "anomaly", "lethal", "timed")
 faults = {name: {what: getattr(fault, what) for what in told} for name, fault in FAULTS.items()}
 print(json.dumps({"seams": sorted(SEAMS), "faults": faults}))
 """
@@ -34,6 +34,8 @@ class Fault(msgspec.Struct, frozen=True):
     """The anomaly that must be blamed first."""
     lethal: bool
     """True when the engine is lost to it."""
+    timed: bool = False
+    """True when it alters nothing but how long things take."""
 
 
 class Injected(msgspec.Struct, frozen=True):

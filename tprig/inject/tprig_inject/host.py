@@ -203,6 +203,7 @@ class Run:
         self._clock = records.Clock()
         self._names: dict[str, str] = {}
         self._emitted: dict[str, int] = {}
+        self._held: list[tuple[int, Any]] | None = [] if message.get("timed") else None
         self._vocab_size = engine.vllm_config.model_config.get_vocab_size()
 
     def perform(self) -> None:
@@ -244,9 +245,14 @@ class Run:
             outputs = self._engine.step()
             end_ns = self._clock.now_ns()
             for output in outputs:
-                self._emit(step, output)
+                if self._held is None:
+                    self._emit(step, output)
+                else:
+                    self._held.append((step, output))
             self._channel.send(self._statistics.take(step, start_ns, end_ns))
             step += 1
+        for held in self._held or ():
+            self._emit(*held)
 
     def _admit(self, step: int) -> bool:
         """Add the requests that are due, or the next ones when the engine has nothing left to do.

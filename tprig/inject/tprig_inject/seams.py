@@ -189,6 +189,14 @@ SEAMS: Mapping[str, Seam] = {
         "vllm.v1.outputs", "SamplingMaskLists.slice_request", ("self", "req_idx", "num_positions")
     ),
     "async_output.get_output": Seam(f"{_GPU}.async_utils", "AsyncOutput.get_output", ("self",)),
+    "async_output.init": Seam(
+        f"{_GPU}.async_utils",
+        "AsyncOutput.__init__",
+        (
+            *("self", "model_runner_output", "sampler_output", "num_sampled_tokens"),
+            *("main_stream", "copy_stream"),
+        ),
+    ),
     "logits_processor.gather": Seam(
         "vllm.model_executor.layers.logits_processor",
         "LogitsProcessor._gather_logits",

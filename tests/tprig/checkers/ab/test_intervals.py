@@ -140,7 +140,7 @@ def test_differences_without_any_spread_have_an_interval_of_one_point() -> None:
 
 def test_the_correlation_of_neighbours() -> None:
     assert intervals.lag_one(np.array([1.0, -1.0] * 5)) == pytest.approx(-0.9)
-    assert intervals.lag_one(np.arange(10.0)) == pytest.approx(0.7)
+    assert intervals.lag_one(np.arange(10, dtype=np.float64)) == pytest.approx(0.7)
 
 
 def test_power_is_that_of_scipys_noncentral_t() -> None:

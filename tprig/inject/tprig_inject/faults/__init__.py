@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tprig_inject.context import Context
-from tprig_inject.faults import masks, ranks
+from tprig_inject.faults import masks, ranks, slowness
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,8 @@ class Fault:
     """The anomaly that must name it."""
     lethal: bool = False
     """True when the engine is lost to it: such a fault is tried on an engine of its own."""
+    timed: bool = False
+    """True when it alters nothing but how long things take, which only a measurement shows."""
 
 
 FAULTS: Mapping[str, Fault] = {
@@ -55,5 +57,26 @@ FAULTS: Mapping[str, Fault] = {
         "a branch around a collective that one rank takes and its peers do not",
         "collective.missing",
         lethal=True,
+    ),
+    "slow-4": Fault(
+        slowness.slower("slow-4", 0.04),
+        "worker",
+        "a synchronisation or a copy more in every step: 4% of its time",
+        "cost.regression",
+        timed=True,
+    ),
+    "slow-10": Fault(
+        slowness.slower("slow-10", 0.10),
+        "worker",
+        "a synchronisation or a copy more in every step: 10% of its time",
+        "cost.regression",
+        timed=True,
+    ),
+    "stall": Fault(
+        slowness.stall,
+        "worker",
+        "a pause that comes now and then: a collection, a page fault, a clock that is held down",
+        "cost.regression",
+        timed=True,
     ),
 }

@@ -11,6 +11,8 @@ from tprig_inject.recorders import (
     chunk_rows,
     collectives,
     decisions,
+    device_times,
+    host_copies,
     oracle,
     stages,
     verification,
@@ -30,6 +32,8 @@ class Recorder:
 RECORDERS: Mapping[str, Recorder] = {
     "oracle": Recorder(oracle.install, oracle.SEAMS),
     "chunk-rows": Recorder(chunk_rows.install, chunk_rows.SEAMS),
+    "host-copies": Recorder(host_copies.install, host_copies.SEAMS),
+    "device-times": Recorder(device_times.install, device_times.SEAMS),
     "verification": Recorder(verification.install, verification.SEAMS),
     # In this order: decisions say how many collectives came before them.
     "collectives": Recorder(collectives.install, collectives.SEAMS),

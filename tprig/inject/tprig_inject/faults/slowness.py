@@ -1,0 +1,60 @@
+"""Faults in how long a step takes: nothing that a step computes is altered."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from tprig_inject.context import Context
+from tprig_inject.faults.masks import Once
+
+STALL_STEP = 2
+"""The step before which the engine stands still: some have gone before, so that it shows."""
+STALL_STEPS = 20.0
+"""For as long as so many steps take."""
+
+
+def slower(name: str, fraction: float) -> Callable[[Context], None]:
+    """Make every step take longer by this fraction of what it would take."""
+
+    def install(context: Context) -> None:
+        _delay(context, name, lambda _step, period_s: fraction * period_s)
+
+    return install
+
+
+def stall(context: Context) -> None:
+    """Make one step wait as long as many take."""
+
+    def delay_s(step: int, period_s: float) -> float:
+        return STALL_STEPS * period_s if step == STALL_STEP else 0.0
+
+    _delay(context, "stall", delay_s)
+
+
+def _delay(context: Context, name: str, delay_s: Callable[[int, float], float]) -> None:
+    """Before each model step wait, as told by the time that the one before took without a wait."""
+    once = Once(context, name)
+    last_s: float | None = None
+
+    def wrap(original: Any) -> Any:
+        def execute_model(self: Any, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
+            nonlocal last_s
+            now_s = time.perf_counter()
+            waits_s = 0.0 if last_s is None else delay_s(context.step, now_s - last_s)
+            if waits_s > 0 and not once.spent:
+                once.strike(f"{1e3 * waits_s:.3f} ms before this step")
+            last_s = now_s + waits_s
+            _spin(last_s)
+            return original(self, scheduler_output, *args, **kwargs)
+
+        return execute_model
+
+    once.wrap("model_runner.execute_model", wrap)
+
+
+def _spin(until_s: float) -> None:
+    """Wait busily: a sleep ends late by as much as a step of a small model takes."""
+    while time.perf_counter() < until_s:
+        pass
