@@ -2,6 +2,6 @@
 
 from tprig.ab.arms import ArmError
 from tprig.ab.options import Arms, Design, Options
-from tprig.ab.session import measure_all
+from tprig.ab.session import Comparing, measure_all
 
-__all__ = ["ArmError", "Arms", "Design", "Options", "measure_all"]
+__all__ = ["ArmError", "Arms", "Comparing", "Design", "Options", "measure_all"]

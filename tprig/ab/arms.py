@@ -98,8 +98,8 @@ def _json(text: str, value: str) -> object:
         return json.loads(value)
     except ValueError as error:
         raise ArmError(
-            f'expected JSON behind the equals sign (a word in quotes: arg:x="fly"), found {text!r}: '
-            f"{error}"
+            f'expected JSON behind the equals sign (a word in quotes: arg:x="fly"), found '
+            f"{text!r}: {error}"
         ) from None
 
 

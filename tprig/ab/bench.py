@@ -56,6 +56,7 @@ class Bench:
         self._arms = arms
         self._say = say
         self._ends = ExitStack()
+        self._templates: dict[tuple[object, ...], Template] = {}
         self.lease: gpu_scheduler.Lease | None = None
 
     def __enter__(self) -> Self:
@@ -104,12 +105,16 @@ class Bench:
             self.engines[name] = engine
 
     def _template(self, arm: ArmName, ends: ExitStack) -> Template:
+        """One for both arms, where they have interpreter, tree and environment in common."""
         spec = self._arms[arm].spec
-        self._say(f"arm {arm}: importing vLLM with {spec.python}")
-        log = self._writer.path(f"logs/template-{self._prefix}-{arm}.log")
-        template = Template(spec.python, spec.overlay, spec.process_environment, log)
-        ends.callback(template.close)
-        return template
+        key = (spec.python, spec.overlay, tuple(sorted(spec.process_environment.items())))
+        if key not in self._templates:
+            self._say(f"arm {arm}: importing vLLM with {spec.python}")
+            log = self._writer.path(f"logs/template-{self._prefix}-{arm}.log")
+            template = Template(spec.python, spec.overlay, spec.process_environment, log)
+            ends.callback(template.close)
+            self._templates[key] = template
+        return self._templates[key]
 
     def _say_who_holds(self, blocked: gpu_scheduler.Blocked) -> None:
         for refusal in blocked.refusals:

@@ -70,6 +70,8 @@ class Options:
         python: interpreter of the vLLM under test, unless an arm names another one.
         bundle: where the evidence goes; must not hold anything.
         overlays: folder for trees that are laid over an interpreter's vLLM.
+        test: whose claims they are.
+        name: ends the ids of claims and runs, where a bundle holds several comparisons of a shape.
     """
 
     model: Path
@@ -85,6 +87,7 @@ class Options:
     lease_wait_s: float = 3600.0
     command: Sequence[str] = ()
     test: str = "tprig ab"
+    name: str = ""
 
 
 def base_spec(options: Options, shape: str) -> EngineSpec:

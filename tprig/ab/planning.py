@@ -48,15 +48,10 @@ def _struck(fault: str, pairs: int, seed: int) -> list[int]:
     return list(range(pairs))
 
 
-def claims(how: evidence.Comparison, size: int, test: str) -> list[evidence.Claim]:
-    """What one comparison must decide: the cost, and that both engines served and went.
-
-    Args:
-        how: the comparison.
-        size: tensor-parallel size.
-        test: whose claims they are.
-    """
-    prefix = f"ab-tp{size}-{how.shape}"
+def claims(how: evidence.Comparison, options: Options) -> list[evidence.Claim]:
+    """What one comparison must decide: the cost, and that both engines served and went."""
+    size, test = options.tensor_parallel_size, options.test
+    prefix = "-".join(filter(None, ["ab", f"tp{size}", how.shape, options.name]))
     runs = {name: f"{prefix}-{name.replace('.', '-')}" for name in roles(how)}
     cost = evidence.Claim(
         id=f"{prefix}/cost",

@@ -44,7 +44,7 @@ def measure_all(options: Options, say: Say) -> Bundle:
         GpuSchedulerError: the devices cannot be had.
         TemplateError: an interpreter has no vLLM.
     """
-    jobs = [_Job(options, shape) for shape in _shapes(options)]
+    jobs = [Comparing(options, shape) for shape in _shapes(options)]
     writer = Writer(options.bundle)
     plan = planning.plan(options, [claim for job in jobs for claim in job.claims])
     writer.document("plan.json", plan)
@@ -71,8 +71,19 @@ def _sealed(writer: Writer) -> Bundle:
     return load(writer.root)
 
 
-class _Job:
-    """One shape."""
+class Comparing:
+    """One shape: what is planned of it, and its measurement.
+
+    Args:
+        options: what is asked for.
+        shape: a key of `SHAPES` of the platform.
+
+    Attributes:
+        claims: what it must decide; the first one is on the cost.
+
+    Raises:
+        ArmError: a setting or a number cannot be meant.
+    """
 
     def __init__(self, options: Options, shape: str) -> None:
         self._options = options
@@ -82,9 +93,10 @@ class _Job:
             how = planning.comparison(options, shape, self._arms["a"], self._arms["b"])
         except ValueError as error:
             raise ArmError(f"{error}; see --pairs") from None
-        self.claims = planning.claims(how, options.tensor_parallel_size, options.test)
+        self.claims = planning.claims(how, options)
 
     def make(self, writer: Writer, say: Say) -> None:
+        """Measure it; raises as `measure_all`."""
         options = self._options
         vocab_size = _vocabulary(options.model)
         requests = workload(options.platform, self._shape, options.design.seed, vocab_size)

@@ -34,19 +34,19 @@ class Request:
     """What the command was given."""
 
     model: Path | None
-    a: Sequence[str]
-    b: Sequence[str]
-    both: Sequence[str]
+    a: Sequence[str] | None
+    b: Sequence[str] | None
+    both: Sequence[str] | None
     aa: bool
-    shapes: Sequence[str]
+    shapes: Sequence[str] | None
     pairs: int
     warm_ups: int
     seed: int
-    gates: Sequence[str]
+    gates: Sequence[str] | None
     margin: float
     equivalence: bool
     only_differs: Sequence[str] | None
-    plant: Sequence[str]
+    plant: Sequence[str] | None
     max_foreign_load: float
     platform: Literal["auto", "cpu", "cuda"]
     tensor_parallel_size: int
@@ -111,7 +111,11 @@ def read(request: Request) -> Options:
             "expected --model with a checkpoint that has a multi-token-prediction layer, found "
             "none; in a checkout `python -m fixtures.checkpoints` builds one and prints its folder"
         )
-    arms = Arms(both=request.both, a=request.a, b=None if _identical(request) else request.b)
+    arms = Arms(
+        both=request.both or (),
+        a=request.a or (),
+        b=None if _identical(request) else request.b or (),
+    )
     platform = _platform(request.platform)
     return Options(
         model=request.model.absolute(),
@@ -148,10 +152,10 @@ def _design(request: Request) -> Design:
         pairs=request.pairs,
         warm_ups=request.warm_ups,
         seed=request.seed,
-        gates=[_metric(name) for name in request.gates] or Design().gates,
+        gates=[_metric(name) for name in request.gates or ()] or Design().gates,
         margin=request.margin,
         equivalence=request.equivalence,
-        faults=list(dict.fromkeys(request.plant)),
+        faults=list(dict.fromkeys(request.plant or ())),
         max_foreign_load=None if unbounded else request.max_foreign_load,
         only_differs=request.only_differs,
     )

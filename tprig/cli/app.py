@@ -20,6 +20,8 @@ from typing import Annotated, Literal, cast
 
 import typer
 
+from tprig.cli import ab_options as options
+
 USAGE = 4
 INTERRUPTED = 130
 
@@ -46,13 +48,6 @@ BundleFolder = Annotated[
 ]
 ReportFile = Annotated[Path | None, typer.Option(metavar="FILE", help="Write this form there.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
-
-
-def _bound(value: float) -> float:
-    # NaN is no bound at all, and would not be noticed.
-    if math.isnan(value) or value < 0:
-        raise typer.BadParameter("expected a number of at least 0")
-    return value
 
 
 def _print_version(value: bool) -> None:  # noqa: FBT001 (typer's protocol)
@@ -258,67 +253,30 @@ def _named(python: Path | None) -> Path:
 
 
 @app.command()
-def ab(
+def ab(  # noqa: PLR0913 (its options)
     *,
-    from_: Annotated[
-        Path | None,
-        typer.Option("--from", metavar="BUNDLE", help="Analyse again what a bundle holds."),
-    ] = None,
-    model: Annotated[
-        Path | None, typer.Option(help="Checkpoint with a multi-token-prediction layer.")
-    ] = None,
-    a: Annotated[
-        list[str] | None, typer.Option("-a", "--a", help="A setting of arm a, the baseline.")
-    ] = None,
-    b: Annotated[
-        list[str] | None,
-        typer.Option(
-            "-b",
-            "--b",
-            help="A setting of arm b: replay=on|off, python=PATH, tree=PATH[@REV], "
-            "env:NAME=VALUE, arg:NAME=JSON.",
-        ),
-    ] = None,
-    both: Annotated[list[str] | None, typer.Option(help="A setting of both arms.")] = None,
-    aa: Annotated[
-        bool, typer.Option("--aa", help="Two engines of arm a: what this machine can resolve.")
-    ] = False,
-    shape: Annotated[
-        list[str] | None, typer.Option(help="smoke, c16 or c64; c16 and c64 by default.")
-    ] = None,
-    pairs: Annotated[int, typer.Option(min=4, help="Of each shape; even.")] = 10,
-    warm_ups: Annotated[int, typer.Option(min=0, help="Workloads of each arm before.")] = 6,
-    seed: Annotated[int, typer.Option(min=0, help="Decides requests and order.")] = 0,
-    gate: Annotated[
-        list[str] | None, typer.Option(help="A metric that decides; throughput by default.")
-    ] = None,
-    margin: Annotated[float, typer.Option(help="The loss that is put up with.")] = 0.02,
-    equivalence: Annotated[
-        bool, typer.Option("--equivalence", help="Demand no gain beyond the margin either (TOST).")
-    ] = False,
-    only_differs: Annotated[
-        list[str] | None,
-        typer.Option(metavar="GLOB", help="The arms may differ in nothing else."),
-    ] = None,
-    plant: Annotated[
-        list[str] | None, typer.Option(help="A slowdown in arm b: slow-4, slow-10, stall.")
-    ] = None,
-    max_foreign_load: Annotated[
-        float, typer.Option(callback=_bound, help="Cores of foreign work that void a pair.")
-    ] = 0.25,
-    platform: Annotated[
-        Literal["auto", "cpu", "cuda"], typer.Option(help="auto: CUDA where NVML shows a GPU.")
-    ] = "auto",
-    tp: Annotated[int, typer.Option(min=1, help="Tensor-parallel size.")] = 1,
-    dtype: Annotated[str, typer.Option(help="vLLM's dtype.")] = "auto",
-    vllm_python: Annotated[
-        Path | None,
-        typer.Option(help="Interpreter of the vLLM under test; by default the one running this."),
-    ] = None,
-    into: Annotated[
-        Path | None, typer.Option(help="The bundle's folder, which must not hold anything.")
-    ] = None,
-    json: AsJson = False,
+    from_: options.From = None,
+    model: options.Model = None,
+    a: options.ArmA = None,
+    b: options.ArmB = None,
+    both: options.Both = None,
+    aa: options.Identical = False,
+    shapes: options.Shapes = None,
+    pairs: options.Pairs = 10,
+    warm_ups: options.WarmUps = 6,
+    seed: options.Seed = 0,
+    gates: options.Gates = None,
+    margin: options.Margin = 0.02,
+    equivalence: options.Equivalence = False,
+    only_differs: options.OnlyDiffers = None,
+    plant: options.Plant = None,
+    max_foreign_load: options.MaxForeignLoad = 0.25,
+    platform: options.Platform = "auto",
+    tensor_parallel_size: options.TensorParallelSize = 1,
+    dtype: options.Dtype = "auto",
+    python: options.Python = None,
+    into: options.Into = None,
+    as_json: AsJson = False,
 ) -> int:
     """Measure two arms against each other, pair by pair, and say GO, NO-GO or INCONCLUSIVE.
 
@@ -326,34 +284,13 @@ def ab(
     before the first run; a pair whose arms did different work, or that was disturbed, is void.
     Exit code: 0 GO, 1 NO-GO, 2 INCONCLUSIVE, 3 damaged, 4 usage or environment.
     """
+    given = {**locals(), "python": str(_named(python))}
     from tprig.cli import ab as command
 
     if from_ is not None:
-        return command.again(from_, as_json=json)
-    request = command.Request(
-        model=model,
-        a=a or [],
-        b=b or [],
-        both=both or [],
-        aa=aa,
-        shapes=shape or [],
-        pairs=pairs,
-        warm_ups=warm_ups,
-        seed=seed,
-        gates=gate or [],
-        margin=margin,
-        equivalence=equivalence,
-        only_differs=only_differs,
-        plant=plant or [],
-        max_foreign_load=max_foreign_load,
-        platform=platform,
-        tensor_parallel_size=tp,
-        dtype=dtype,
-        python=str(_named(vllm_python)),
-        into=into,
-        as_json=json,
-    )
-    return command.run(request)
+        return command.again(from_, as_json=as_json)
+    del given["from_"]
+    return command.run(command.Request(**given))
 
 
 @app.command(name="export-test")

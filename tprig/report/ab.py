@@ -1,4 +1,4 @@
-"""Comparisons shown: per metric the change, its intervals and the decision; every pair by itself."""
+"""Comparisons shown: per metric the change, its intervals and the decision; every pair."""
 
 from __future__ import annotations
 
