@@ -153,3 +153,36 @@ def test_calls_of_nccl_are_told_by_their_numbers_and_not_by_their_buffers() -> N
     assert key() == key(send=9)
     assert len({key(), key(count=9), key(comm=5), key(stream=6)}) == 4
     assert quick.key((object(), 1), {}) is None
+
+
+def called_from(path: str, recorded: Recorded, lines_before: int) -> str:
+    """Where a call is said to come from that code of that file makes."""
+    source = "\n" * lines_before + "def call(do): do()\n"
+    names: dict[str, Any] = {}
+    exec(compile(source, path, "exec"), names)  # noqa: S102 - stands for what a compiler wrote
+    names["call"](lambda: recorded.call(OWNER, tensor(4, 8)))
+    return str([r for r in recorded.records if r["type"] == "operation"][-1]["location"][1])
+
+
+@pytest.mark.parametrize(
+    "folder",
+    [
+        "/cache/vllm/torch_compile_cache/torch_aot_compile/1f7e/inductor_cache/sl",
+        "/scratch/torchinductor_somebody/sl",
+        "/own/cache/sl",
+    ],
+)
+def test_generated_code_is_named_alike_on_each_rank(
+    recorded: Recorded, folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its files are named after what they hold, which differs with the rank's shard."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/own/cache")
+    names = {called_from(f"{folder}/{name}.py", recorded, line) for line, name in enumerate("ab")}
+    assert names == {"compiled:call"}
+
+
+def test_code_that_was_written_is_named_by_file_and_line(
+    recorded: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    assert called_from("/site/model.py", recorded, 3) == "model.py:call:4"

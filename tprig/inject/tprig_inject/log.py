@@ -6,6 +6,7 @@ one slot. Calls are written in batches; until then they are in the ring, which o
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
@@ -29,6 +30,9 @@ FRAMES = 4
 WALK_MOST = 24
 PLUMBING = ("/torch/", "/vllm/distributed/", "/tprig_inject/", "/contextlib.py")
 """Parts of the paths of files whose frames say nothing of who asked for a collective."""
+
+GENERATED = ("/torch_compile_cache/", "/torchinductor_")
+"""Parts of the paths of files that torch.compile writes, by default and for vLLM."""
 
 Tell = Callable[[tuple[Any, ...], dict[str, Any], Hashable, FrameType], int | None]
 Met = tuple[Any, Any, Any, "Site", int]
@@ -77,7 +81,7 @@ class Site:
         self.inner: dict[Hashable, Met] = {}
 
     def location(self) -> list[str]:
-        """The frames in words, `file:function:line`."""
+        """The frames in words: `file:function:line`, or `compiled:function` of generated code."""
         return [_told(code, place) for _, code, place in self.frames]
 
 
@@ -278,8 +282,16 @@ class Log:
 
 
 def _told(code: CodeType, place: int) -> str:
+    if _is_generated(code.co_filename):
+        # Named after a digest of what it holds, which each rank's own shard decides.
+        return f"compiled:{code.co_name}"
     line = code.co_firstlineno
     for begin, end, number in code.co_lines():
         if begin <= place < end and number is not None:
             line = number
     return f"{Path(code.co_filename).name}:{code.co_name}:{line}"
+
+
+def _is_generated(path: str) -> bool:
+    cache = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+    return any(part in path for part in GENERATED) or bool(cache and path.startswith(f"{cache}/"))
