@@ -207,16 +207,21 @@ def test_captures_before_a_run_are_templates_and_replays_are_calls(foreign: Fore
     records = decoded(foreign("collectives", "capture_and_replay"))
     templates = [r for r in records if isinstance(r, evidence.GraphTemplate)]
     told = {r.id: r for r in records if isinstance(r, evidence.Operation)}
-    assert [t.key for t in templates] == ["graph 0", "graph 1"]
+    assert [t.key for t in templates] == ["graph 0", "graph 1", "graph 2"]
     shapes = [[told[number].shape for number in t.operations] for t in templates]
-    assert shapes == [[[4, 8], [4, 8]], [[8, 8], [8, 8]]]
+    assert shapes == [[[4, 8], [4, 8]], [[8, 8], [8, 8]], [[4, 8], [4, 8]]]
     assert {told[number].mode for t in templates for number in t.operations} == {"capture"}
     found = calls(records)
     assert [(op.layer, op.template) for op in found] == [
         ("graph", templates[1].digest),
         ("graph", templates[1].digest),
         ("graph", "unknown"),
+        ("semantic", None),
+        ("wire", None),
+        ("graph", templates[2].digest),
     ]
+    assert [op.mode for op in calls(records)[3:5]] == ["capture", "capture"]
+    assert templates[2].digest == templates[0].digest
 
 
 def test_records_follow_the_schema(foreign: Foreign) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from types import SimpleNamespace
 from typing import Any
 
@@ -70,9 +71,24 @@ def _stub_wire() -> None:
     ) -> None:
         pass
 
-    _CPUSHMDistributed.all_reduce = all_reduce
-    _CPUSHMDistributed.all_gather_into_tensor = all_gather
-    _CPUSHMDistributed.gather = gather
+    for name, stand_in in (
+        ("all_reduce", all_reduce),
+        ("all_gather_into_tensor", all_gather),
+        ("gather", gather),
+    ):
+        _demand_same_call(getattr(_CPUSHMDistributed, name), stand_in)
+        setattr(_CPUSHMDistributed, name, stand_in)
+
+
+def _demand_same_call(original: Any, stand_in: Any) -> None:
+    """What stands for a wire is called as the wire is: by the same names, kinds and defaults."""
+
+    def called(function: Any) -> list[tuple[Any, ...]]:
+        parameters = inspect.signature(function).parameters.values()
+        return [(p.name, p.kind, p.default) for p in parameters]
+
+    if called(original) != called(stand_in):
+        raise AssertionError(f"expected {called(original)}, found {called(stand_in)}")
 
 
 def _runner(group: Any) -> Any:
@@ -267,5 +283,10 @@ def capture_and_replay() -> Records:
     graph_class.replay(made[1])
     graph_class.replay(made[1])
     graph_class.replay(made[2])
+    # What a graph held that was let go, at whose address another one is captured.
+    graph_class.capture_begin(made[1])
+    group.all_reduce(torch.zeros(4, 8))
+    graph_class.capture_end(made[1])
+    graph_class.replay(made[1])
     session.end()
     return records
