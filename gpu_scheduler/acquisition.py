@@ -369,7 +369,11 @@ class Acquisition:
         return Refusal(device_id=id_, reason=reason, holder=first.owner)
 
     def _waiting_ahead(self) -> list[Ticket]:
-        return [ticket for ticket in self._ahead if not ticket.granted]
+        """Of those that were ahead under the gate the last time, who still waits now."""
+        folder, kind = self._folder.queue, self._request.kind
+        found = (tickets.read(folder, kind, ticket.slot) for ticket in self._ahead)
+        numbers = {ticket.number for ticket in self._ahead}
+        return [each for each in found if each and each.number in numbers and not each.granted]
 
     def _leave(self) -> None:
         if self._place is not None:

@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from gpu_scheduler import acquisition
 from gpu_scheduler.acquisition import Blocked
 from gpu_scheduler.errors import LeaseTimeout, LockFolderError
 from gpu_scheduler.locks import LockFolder
@@ -73,6 +74,24 @@ def test_killed_holder_wakes_the_waiter(folder: LockFolder) -> None:
         until(lambda: standing(folder) == ["second"])
         first.kill()
         second.hear()
+
+
+def test_whoever_waits_is_told_when_its_position_changes(
+    folder: LockFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where it sleeps on, because whoever is ahead was granted all that there is."""
+    monkeypatch.setattr(acquisition, "_TELL_S", 0.0)
+    with holder(2, "first") as first, holder_after(first, 2, "second") as second:
+        until(lambda: standing(folder) == ["second"])
+        positions: list[int] = []
+
+        def when_told(blocked: Blocked) -> None:
+            if blocked.position not in positions:
+                positions.append(blocked.position)
+                (first if blocked.position == 2 else second).tell()
+
+        gpus(1, wait_s=PATIENCE_S, on_wait=when_told).release()
+        assert positions == [2, 1]
 
 
 def test_full_disk_costs_records_but_no_lock(monkeypatch: pytest.MonkeyPatch) -> None:
