@@ -90,7 +90,7 @@ def test_waiting_in_vain_is_told_in_words(run: Run) -> None:
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["*2 cuda device(s) for *::test_it within 0 s", "*test_other*"])
     result.stdout.no_fnmatch_line("*Traceback*")
-    result.stdout.no_fnmatch_line("*scheduler.py*")
+    result.stdout.no_fnmatch_line("*gpu_scheduler/scheduler.py*")
 
 
 def test_junit_carries_wait_devices_and_peak(
