@@ -29,7 +29,7 @@ Rule = Literal[
 ]
 RULES: Mapping[Rule, str] = {
     "gpus.launcher": "a command launches more ranks than the step has GPUs",
-    "gpus.tests-nowhere": "a test needs more GPUs than any step has that names it: it never runs",
+    "gpus.tests-nowhere": "a test needs more GPUs than any step here that names it has: it never runs",
     "gpus.tests": "a test needs more GPUs than this step has, and skips itself; another has them",
     "gpus.tests-possible": "as gpus.tests, where -k or -m may leave the test out",
     "artifacts.none": "nothing is kept of a failure but the log",
@@ -209,11 +209,11 @@ def swallowing(retry: Mapping[str, object]) -> str | None:
 
 def _commands(job: _Job) -> Iterator[Finding]:
     for script in job.script:
-        if match := shell.SWALLOWS.search(script):
-            message = f"{match[0]!r} in: {_short(script)}"
+        if (words := shell.swallowing(script)) is not None:
+            message = f"{words!r} in: {_short(script)}"
             yield Finding("failures.swallowed", job.file, job.name, message)
-        for words in shell.commands(script):
-            yield from _launcher(job, words)
+        for command in shell.commands(script):
+            yield from _launcher(job, command)
 
 
 def _launcher(job: _Job, words: Sequence[str]) -> Iterator[Finding]:

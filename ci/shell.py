@@ -29,8 +29,8 @@ _LAUNCHERS = {"--nproc-per-node", "--nproc_per_node"}
 _VALUED = {"-k", "-m", "-n", "-p", "-c", "-o", "-W", "--ignore", "--durations", "--shard-id",
            "--num-shards", "--timeout", "--dist", "--config-list-file", "--tp-size", "--capture",
            "--junitxml", "--maxfail", "--tb", "--log-level", "--rootdir"}  # fmt: skip
-SWALLOWS = re.compile(r"\|\|\s*(true|:|exit\s+0|echo\b)|\bset\s+\+e\b|--reruns\b")
-"""Words by which a command that failed ends well, or a test is run until it passes."""
+_SWALLOWS = re.compile(r"\|\|\s*(true|:|exit\s+0|echo\b)|\bset\s+\+e\b|--reruns\b")
+_PIPED = re.compile(r"\b(pytest|torchrun)\b[^|;&]*\|\s*(tee|grep|head|tail)\b")
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,17 @@ class PytestCall:
     targets: tuple[str, ...]
     ignored: tuple[str, ...]
     selects: bool
+
+
+def swallowing(script: str) -> str | None:
+    """The words by which a command that failed ends well, or a test is run until it passes.
+
+    Of a pipe the last command's status counts, unless the script sets `pipefail`.
+    """
+    match = _SWALLOWS.search(script)
+    if match is None and "pipefail" not in script:
+        match = _PIPED.search(script)
+    return None if match is None else match[0]
 
 
 def commands(script: str) -> Iterator[list[str]]:
