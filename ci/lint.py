@@ -29,7 +29,7 @@ Rule = Literal[
 ]
 RULES: Mapping[Rule, str] = {
     "gpus.launcher": "a command launches more ranks than the step has GPUs",
-    "gpus.tests-nowhere": "a test needs more GPUs than any step here that names it has: it never runs",
+    "gpus.tests-nowhere": "no step here that names the test has the GPUs it needs: it never runs",
     "gpus.tests": "a test needs more GPUs than this step has, and skips itself; another has them",
     "gpus.tests-possible": "as gpus.tests, where -k or -m may leave the test out",
     "artifacts.none": "nothing is kept of a failure but the log",
