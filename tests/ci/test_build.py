@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -20,6 +21,8 @@ from ci.attribution import attribute
 from ci.events import EVENTS_FILE
 from ci.reruns import Reruns, rerun
 from tests.ci.toy import environment
+
+DEADLINE_S = 300
 
 AGENT = """#!/usr/bin/env bash
 # Keeps what it is given, and gives back what was kept.
@@ -154,14 +157,23 @@ def toy(number: int) -> str:
     return f"test_toy.py::test_toy[{number}]"
 
 
+def hung_up(reader: int) -> bool:
+    """Wait until somebody has opened and closed the other end; False if nobody does."""
+    poll = select.poll()
+    poll.register(reader, select.POLLIN)
+    return bool(poll.poll(DEADLINE_S * 1000))
+
+
 def kill_in_the_middle(build: Build, key: str, job: str) -> None:
     """SIGKILL a step's runner while a test runs."""
     block = build.folder / "block"
     os.mkfifo(block)
     os.mkfifo(f"{block}.never")
+    reader = os.open(block, os.O_RDONLY | os.O_NONBLOCK)
     step = next(each for each in build.steps() if each["key"] == key)
     process = build.start(job, f"exec {step['commands'][0]}", BLOCK=str(block), **step["env"])
-    block.open().close()
+    assert hung_up(reader), "the test never began"
+    os.close(reader)
     process.send_signal(signal.SIGKILL)
     # The pipes close when pytest, which holds them too, has ended with its runner.
     process.communicate()
