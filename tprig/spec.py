@@ -44,6 +44,9 @@ _ENVIRONMENT: Mapping[Platform, Mapping[str, str]] = {
         # Inductor times kernels that add up in different orders and takes the fastest: two engines
         # of one configuration then differ in the last bits, and none could be compared exactly.
         "TORCHINDUCTOR_DETERMINISTIC": "1",
+        # What vLLM loads from its cache is compiled in another way than what it has just traced,
+        # and rounds otherwise: the first engine and the second would differ.
+        "VLLM_DISABLE_COMPILE_CACHE": "1",
     },
 }
 _ARGUMENTS: Mapping[Platform, Mapping[str, Any]] = {
