@@ -115,14 +115,15 @@ def agreement(calls_wanted: int, drawn_from: int) -> Agreement:
 
 def together(parts: Sequence[Agreement]) -> Agreement:
     """The counts of all workers."""
-    return Agreement(
-        parts[0].vllm_version,
-        set().union(*(part.distinct for part in parts)),
-        *(sum((getattr(part, name) for part in parts), Counter()) for name in COUNTED),
-        vllm_s=sum(part.vllm_s for part in parts),
-        reference_s=sum(part.reference_s for part in parts),
-        disagreements=[text for part in parts for text in part.disagreements],
-    )
+    whole = Agreement(parts[0].vllm_version)
+    for part in parts:
+        whole.distinct |= part.distinct
+        for name in COUNTED:
+            getattr(whole, name).update(getattr(part, name))
+        whole.vllm_s += part.vllm_s
+        whole.reference_s += part.reference_s
+        whole.disagreements += part.disagreements
+    return whole
 
 
 def main() -> int:

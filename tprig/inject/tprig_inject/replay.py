@@ -81,11 +81,10 @@ def _warm(platform: str) -> dict[str, Any]:
 
 
 def _replays_masks() -> bool:
-    import inspect
+    """Whether the rejection sampler takes masks; the plain one took them a version before."""
+    from vllm.v1.worker.gpu.spec_decode import rejection_sampler
 
-    from vllm.v1.worker.gpu.sample.sampler import Sampler
-
-    return "return_sampling_mask" in inspect.signature(Sampler.__init__).parameters
+    return hasattr(rejection_sampler, "SamplingMaskTensors")
 
 
 def answers(message: dict[str, Any], device: str) -> Iterator[dict[str, Any]]:

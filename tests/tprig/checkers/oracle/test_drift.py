@@ -17,7 +17,6 @@ from tests.fakes.oracles import Arrays
 from tprig.checkers.oracle import convert
 from tprig.checkers.oracle.drift import DRIFT_NATS, drift
 from tprig.checkers.oracle.judged import Outcome, judged
-from tprig.checkers.reference import TieRule
 from tprig.checkers.reference.processing import Processor
 from tprig.checkers.reference.verification import RequestVerification
 from tprig.evidence import Location, TopKTies
@@ -101,9 +100,10 @@ def compared(
 
 def test_the_records_are_what_backends_with_these_rules_return() -> None:
     given = inputs(seed(flips=True))
-    for ties, rule in (("exact", TieRule.EXACTLY_K), ("all", TieRule.KEEP_ALL)):
-        call = captured(given, ties)  # type: ignore[arg-type]
-        assert judged(call, call.tensors(), call.tensors(), rule).discrepancies == ()
+    for ties in KEPT:
+        call = captured(given, ties)
+        found = judged(call, call.tensors(), call.tensors(), convert.TIES[ties])
+        assert found.discrepancies == ()
     assert winner(given, "exact") != winner(given, "all")
 
 
@@ -118,8 +118,9 @@ def test_what_the_tie_rules_account_for_is_no_drift(mine: TopKTies, theirs: TopK
 
 def test_without_another_rule_nothing_is_accounted_for() -> None:
     given = inputs(seed(flips=False))
-    for ties in ("exact", None):
-        (finding,) = compared(given, outputs(given, "all"), "exact", ties).findings  # type: ignore[arg-type]
+    told: tuple[TopKTies | None, ...] = ("exact", None)
+    for ties in told:
+        (finding,) = compared(given, outputs(given, "all"), "exact", ties).findings
         assert finding.anomaly == "oracle.backend-drift"
         assert "nats apart" in finding.message
 
