@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import count
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -87,30 +88,44 @@ class Agreement:
 
 
 def agreement(calls_wanted: int, drawn_from: int) -> Agreement:
-    """Draw so many calls from a seed, and compare them, up to the first disagreement."""
+    """Draw so many different calls from a seed, and compare them, up to the first disagreement."""
     found = Agreement()
     with tempfile.TemporaryDirectory() as folder, RealSampler(Path(folder) / "log") as real:
         found.vllm_version = real.vllm_version
-
-        @seed(drawn_from)
-        @settings(
-            max_examples=calls_wanted,
-            deadline=None,
-            database=None,
-            phases=[Phase.generate, Phase.shrink],
-            suppress_health_check=list(HealthCheck),
-        )
-        @given(wishes=calls(requests=16, steps=7, vocab_size=9000))
-        def compare(wishes: Wishes) -> None:
-            found.compare(real, wishes)
-
         try:
-            compare()
+            # hypothesis draws some calls more than once.
+            for again in count():
+                missing = calls_wanted - len(found.distinct)
+                if missing <= 0:
+                    break
+                draws(found, real, missing, f"{drawn_from} {again}")
         except AssertionError as error:
             found.disagreements.append(str(error))
         except KeyboardInterrupt:
             print("interrupted")
     return found
+
+
+def draws(found: Agreement, real: RealSampler, most: int, drawn_from: str) -> None:
+    """Draw at most so many calls, and compare them.
+
+    Raises:
+        AssertionError: at the first disagreement, shrunk.
+    """
+
+    @seed(drawn_from)
+    @settings(
+        max_examples=most,
+        deadline=None,
+        database=None,
+        phases=[Phase.generate, Phase.shrink],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(wishes=calls(requests=16, steps=7, vocab_size=9000))
+    def compare(wishes: Wishes) -> None:
+        found.compare(real, wishes)
+
+    compare()
 
 
 def together(parts: Sequence[Agreement]) -> Agreement:

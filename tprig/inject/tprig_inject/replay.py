@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tprig_inject import process, seams
+from tprig_inject import distribution, process, seams
 from tprig_inject.channel import Channel
 from tprig_inject.hooks import Hooks
 
@@ -56,6 +56,7 @@ def main() -> None:
 
 def _warm(platform: str) -> dict[str, Any]:
     """Import what a replay needs, and tell what that is."""
+    distribution.supply()
     if platform == "cpu":
         # First: it is what makes vLLM's buffers do without pinned memory.
         import vllm.v1.worker.cpu.shm

@@ -21,7 +21,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from tprig_inject import process
+from tprig_inject import distribution, process
 from tprig_inject.channel import Channel
 
 REQUEST_BYTES = 1 << 16
@@ -86,6 +86,7 @@ _CPU = (
 
 def warm_up() -> dict[str, Any]:
     """Import what every engine imports; returns `vllm_version` and `vllm_path`."""
+    distribution.supply()
     import vllm
     from vllm.platforms import current_platform
 
