@@ -110,7 +110,7 @@ def _write_engine(writer: Writer, engine: EngineHistory) -> None:
 
 def _write_run(writer: Writer, run: RunHistory) -> None:
     folder = f"runs/{run.id}"
-    for name, document in (("run", run.run), ("requests", run.workload)):
+    for name, document in (("run", run.run), ("requests", run.workload), ("sample", run.sample)):
         if document is not None:
             writer.document(f"{folder}/{name}.json", document)
     _write_stream(writer, "outputs", run.id, run.outputs)
