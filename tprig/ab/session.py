@@ -45,6 +45,7 @@ def measure_all(options: Options, say: Say) -> Bundle:
         TemplateError: an interpreter has no vLLM.
     """
     jobs = [Comparing(options, shape) for shape in _shapes(options)]
+    _vocabulary(options.model)
     writer = Writer(options.bundle)
     plan = planning.plan(options, [claim for job in jobs for claim in job.claims])
     writer.document("plan.json", plan)
