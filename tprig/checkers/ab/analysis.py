@@ -34,11 +34,12 @@ class Analysis:
     unadjusted: Interval
     """Student's, of the plain mean."""
     expanded: Interval
-    """The t-expanded percentile bootstrap."""
+    """The t-expanded percentile bootstrap, of the gains as they are, as the next one."""
     percentile: Interval
     """The plain percentile bootstrap, which covers too little where pairs are few."""
     order_effect: float
     lag_one: float | None
+    """Correlation of each pair with the next one, once the effect of order was taken out."""
     decision: Decision
     needed: int | None
     """Pairs in all that would decide what is not decided; None beyond what is affordable."""
@@ -87,6 +88,7 @@ def analyse_gains(
     mean = intervals.adjusted_mean(values, directions)
     limits = margins(comparison.margin, equivalence=comparison.equivalence)
     decision = decide(mean, confidence, limits)
+    effect = intervals.order_effect(values, directions)
     undecided = decision == "INCONCLUSIVE"
     return Analysis(
         metric=metric,
@@ -97,8 +99,8 @@ def analyse_gains(
         unadjusted=intervals.plain_mean(values).interval(confidence),
         expanded=resampled.expanded,
         percentile=resampled.plain,
-        order_effect=intervals.order_effect(values, directions),
-        lag_one=intervals.lag_one(values),
+        order_effect=effect,
+        lag_one=intervals.lag_one(values - effect * directions),
         decision=decision,
         needed=pairs_to_decide(mean, confidence, limits) if undecided else None,
         resolvable=resolvable(mean, len(pairs), confidence),
