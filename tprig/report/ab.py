@@ -16,7 +16,7 @@ from tprig.checkers.ab.decide import pairs_to_resolve
 from tprig.checkers.ab.intervals import Interval
 from tprig.checkers.ab.pairs import Pair, pairs_of
 from tprig.checkers.gaps import cast
-from tprig.report.text import one_line
+from tprig.report.text import code, one_line
 
 STYLES = {"GO": "green", "NO-GO": "bold red", "INCONCLUSIVE": "yellow"}
 CALIBRATED = 0.05
@@ -102,6 +102,32 @@ def _lines(how: evidence.Comparison, found: Analysis | None) -> Iterator[str]:
     )
     if found.decision == "INCONCLUSIVE" and found.needed is not None:
         yield f"{found.needed} pairs would decide, were the estimate true"
+
+
+def page(bundle: Bundle) -> str:
+    """The comparisons as Markdown; empty when there is none."""
+    return "\n\n".join(
+        "\n".join(_page_lines(claim, how, bundle)) for claim, how in _planned(bundle)
+    )
+
+
+def _page_lines(claim: evidence.Claim, how: evidence.Comparison, bundle: Bundle) -> Iterator[str]:
+    pairs = pairs_of(how, cast(claim, bundle.runs))
+    void = sum(bool(pair.void) for pair in pairs)
+    yield (
+        f"{code(claim.id)}: {code(how.a)} against {code(how.b)}, {len(pairs)} pairs, {void} void; "
+        f"a negative change is a loss, the margin is {100 * how.margin:g}%"
+    )
+    yield ""
+    yield f"| metric | change | {100 * how.confidence:g}% interval | plain percentile | decision |"
+    yield "|---|---:|---:|---:|---|"
+    for each in analyse(how, pairs).values():
+        decides = each.metric in how.gates
+        decision = f"**{each.decision}**" if decides else f"{each.decision} (told)"
+        yield (
+            f"| {each.metric} | {percent(each.mean.estimate)} | {_between(each.interval)} "
+            f"| {_between(each.percentile)} | {decision} |"
+        )
 
 
 def document(bundle: Bundle, verdicts: evidence.Verdicts | None) -> dict[str, object]:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from tprig import evidence
 from tprig.bundle import Bundle
 from tprig.judged import overall
+from tprig.report import ab
 from tprig.report.summary import rows_judged, tally
 from tprig.report.text import code, one_line, place
 
@@ -26,7 +27,8 @@ def markdown(bundle: Bundle, verdicts: evidence.Verdicts | None) -> str:
     """
     parts = [_heading(bundle, verdicts), _problems(bundle)]
     if verdicts is not None:
-        parts += [_tested(bundle), _claims(bundle, verdicts), _counter_examples(verdicts)]
+        parts += [_tested(bundle), _claims(bundle, verdicts), ab.page(bundle)]
+        parts.append(_counter_examples(verdicts))
     parts.append(_again(bundle))
     return "\n\n".join(part for part in parts if part) + "\n"
 

@@ -93,6 +93,23 @@ def test_a_run_s_messages_are_in_order(served: dict[str, Any]) -> None:
     assert served["down"]
 
 
+def test_a_timed_run_hands_over_its_outputs_when_it_is_done(
+    foreign: Foreign, folder: Path, served: dict[str, Any]
+) -> None:
+    requests = [request("a"), request("b", arrival_step=1, max_tokens=3)]
+    timed = order(folder, *requests, ranks=str(folder / "timed"), recorders=[], timed=True)
+    answer = foreign("hosts", "serve", folder=str(folder), messages=[timed, STOP])
+    assert tags(answer) == [
+        *("ready", "step", "step", "step"),
+        *("emission", "emission", "emission", "emission", "done", "stopped"),
+    ]
+    held = [m for m in decoded(answer) if isinstance(m, evidence.Emission)]
+    usual = [m for m in decoded(served) if isinstance(m, evidence.Emission)]
+    assert [(e.step, e.request, e.rows) for e in held] == [
+        (e.step, e.request, e.rows) for e in usual
+    ]
+
+
 # --- describe ----------------------------------------------------------------------------------
 
 
