@@ -33,7 +33,8 @@ def test_what_the_driver_does_not_say_is_none(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(nvml, "pynvml", fake)
     (reading,) = nvml.readings(["GPU-1"])
     assert (reading.uuid, reading.processes) == ("GPU-1", 1)
-    assert reading.sm_clock_mhz is reading.power_mw is reading.throttle is None
+    told = (reading.sm_clock_mhz, reading.memory_clock_mhz, reading.power_mw, reading.throttle)
+    assert told == (None,) * 4
     assert not fake.is_open
 
 

@@ -7,7 +7,6 @@ import os
 import pytest
 
 import gpu_scheduler
-from tprig.ab import conditions
 from tprig.ab.conditions import Watch, _Used, foreign
 
 
@@ -51,7 +50,7 @@ def test_gpus_are_read_while_it_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
         asked.append(uuids)
         return (reading,)
 
-    monkeypatch.setattr(conditions.gpu_scheduler, "readings", readings)
+    monkeypatch.setattr(gpu_scheduler, "readings", readings)
     with Watch(None, [], ["GPU-1"]) as watch:
         pass
     assert asked[0] == ["GPU-1"]
