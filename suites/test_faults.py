@@ -7,24 +7,21 @@ from typing import Any
 
 import pytest
 
-from fixtures.cases import Case
+from fixtures.faults import FaultCase, fault_cases
 from fixtures.rig import Rig
-from tprig.injected import injected
 
 
 def cases() -> Iterator[Any]:
-    """Every fault that an engine survives, at TP1 and TP2."""
-    faults = injected().faults
-    for tp in (1, 2):
-        for name, fault in faults.items():
-            if fault.lethal or fault.timed:
-                continue
-            case = Case(tp=tp, fault=name, anomaly=fault.anomaly)
-            yield pytest.param(case, id=case.id, marks=getattr(pytest.mark, f"tp{tp}"))
+    """Every fault at every tensor-parallel size that it can be planted at."""
+    for case in fault_cases():
+        marks = [getattr(pytest.mark, f"tp{case.tp}")]
+        if case.fault.cuda_only:
+            marks.append(pytest.mark.cuda_only)
+        yield pytest.param(case, id=case.id, marks=marks)
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("case", list(cases()))
-def test_fault_is_caught(rig: Rig, case: Case, request: pytest.FixtureRequest) -> None:
-    rig.record(case, request.node.nodeid)
+@pytest.mark.parametrize("fault", list(cases()))
+def test_fault_is_caught(rig: Rig, fault: FaultCase, request: pytest.FixtureRequest) -> None:
+    rig.plant(fault, request.node.nodeid)
     rig.check(request.node.nodeid)

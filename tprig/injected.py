@@ -16,26 +16,34 @@ from tprig.template import INJECT
 DEADLINE_S = 60.0
 _ASK = """
 import json
-from tprig_inject.faults import FAULTS
+from dataclasses import fields
+from tprig_inject.faults import FAMILIES, Fault
 from tprig_inject.seams import SEAMS
-told = ("process", "resembles", "anomaly", "lethal", "timed")
-faults = {name: {what: getattr(fault, what) for what in told} for name, fault in FAULTS.items()}
+told = [field.name for field in fields(Fault) if field.name != "plant"]
+faults = {
+    name: {"family": family, **{what: getattr(fault, what) for what in told}}
+    for family, members in FAMILIES.items()
+    for name, fault in members.items()
+}
 print(json.dumps({"seams": sorted(SEAMS), "faults": faults}))
 """
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """A bug that can be planted."""
+    """A bug that can be planted; `tprig_inject.faults.base.Fault` says what the fields mean."""
 
+    family: str
+    """What it is a fault of: `masks`, `sampler`, `copies`, `ranks` or `engine`."""
     process: Literal["worker", "core"]
-    """Where it is planted: in every worker, or where the scheduler runs."""
     resembles: str
     anomaly: str
-    """The anomaly that must be blamed first."""
+    judges: tuple[str, ...]
+    draft: Literal["greedy", "probabilistic"]
+    workload: str
+    sizes: tuple[int, ...]
     lethal: bool
-    """True when the engine is lost to it."""
-    timed: bool = False
-    """True when it alters nothing but how long things take."""
+    cuda_only: bool
+    timed: bool
 
 
 class Injected(msgspec.Struct, frozen=True):

@@ -245,6 +245,14 @@ def test_a_sealed_bundle_comes_back_as_it_was_written(tmp_path: Path) -> None:
     assert bundle.runs["r1"].engine is bundle.engines["e1"]
 
 
+def test_only_the_runs_that_are_wanted_are_read(tmp_path: Path) -> None:
+    root = write_sample(tmp_path)
+    assert set(load(root, ["r1"]).runs) == {"r1"}
+    without = load(root, ["r2"])
+    assert without.runs == {}
+    assert set(without.engines) == {"e1"}
+
+
 def test_a_bundle_moved_elsewhere_is_the_same_bundle(tmp_path: Path) -> None:
     root = write_sample(tmp_path)
     digest = load(root).digest

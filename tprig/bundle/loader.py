@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from io import BufferedReader
 from pathlib import Path
@@ -66,17 +66,21 @@ class Bundle:
         return any(problem.kind == "damaged" for problem in self.problems)
 
 
-def load(root: Path) -> Bundle:
+def load(root: Path, runs: Collection[str] | None = None) -> Bundle:
     """Loads the bundle at `root`, whatever state it is in.
 
     With a manifest, a file that differs from it is damaged; without one, the run was interrupted
     and all that is there is loaded. What is damaged is reported, and not handed on.
 
+    Args:
+        root: its folder.
+        runs: the runs that are wanted; None for all.
+
     Raises:
         BundleError: when `root` is not a folder that can be opened.
     """
     with Tree(root) as tree, _collector_paused():
-        return _Loader(tree, root).load()
+        return _Loader(tree, root, runs).load()
 
 
 @contextlib.contextmanager
@@ -94,8 +98,9 @@ def _collector_paused() -> Iterator[None]:
 class _Loader:
     """One loading of one bundle."""
 
-    def __init__(self, tree: Tree, root: Path) -> None:
+    def __init__(self, tree: Tree, root: Path, wanted: Collection[str] | None) -> None:
         self._tree = tree
+        self._wanted = wanted
         self._root = root
         self._problems: list[Problem] = []
         self._manifest: evidence.Manifest | None = None
@@ -137,7 +142,8 @@ class _Loader:
         environment = self.document("environment.json", evidence.Environment)
         ledger = self.stream("ledger.jsonl", "ledger", sealed.bundle if sealed else None)
         engines = {name: self._engine(name) for name in self.folders("engines")}
-        runs = {name: self._run(name, engines) for name in self.folders("runs")}
+        wanted = self.folders("runs") if self._wanted is None else self._wanted
+        runs = {name: self._run(name, engines) for name in self.folders("runs") if name in wanted}
         calls, replays = self._oracle.calls(), self._oracle.replays()
         if plan is not None:
             self._check_plan(plan, runs)

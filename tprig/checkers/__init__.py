@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from tprig.checkers.ab import COST
 from tprig.checkers.acceptance import ACCEPTANCE
-from tprig.checkers.caught import CAUGHT
+from tprig.checkers.caught import CAUGHT, CAUGHT_LOST, CAUGHT_PARITY
 from tprig.checkers.checker import Checker
 from tprig.checkers.collectives import RANK_ORDER
 from tprig.checkers.coverage import COVERAGE
@@ -21,7 +21,8 @@ CHECKERS: Mapping[str, Checker] = {
     checker.name: checker
     for checker in (
         *(MASKS, OUTPUTS, ACCEPTANCE, PARITY, RANK_ORDER),
-        *(ENGINE, COVERAGE, ORACLE, CAUGHT, COST),
+        *(ENGINE, COVERAGE, ORACLE, COST),
+        *(CAUGHT, CAUGHT_LOST, CAUGHT_PARITY),
     )
 }
 

@@ -1,48 +1,68 @@
 """Judges whether a planted fault was caught: by the anomaly that names it, and by it first.
 
-The correctness checkers are applied to the pair of runs as to any other. A fault that none of
+The checkers that the claim names are applied to the runs as to any other. A fault that none of
 them sees has survived; one for which another anomaly is blamed first was misnamed. Both are
 failures of the checkers, not of the engine.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from tprig.checkers.acceptance import ACCEPTANCE
 from tprig.checkers.anomalies import blame
 from tprig.checkers.checker import Checker, Judgement, Runs
+from tprig.checkers.collectives import RANK_ORDER
+from tprig.checkers.engine import ENGINE
 from tprig.checkers.masks import MASKS
+from tprig.checkers.oracle import ORACLE
 from tprig.checkers.outputs import OUTPUTS
-from tprig.evidence import Claim, Fault, Finding, Location
+from tprig.checkers.parity import PARITY
+from tprig.evidence import Claim, Fault, Finding, Location, Step
 from tprig.history import FIRST_RECORD_LINE, RunHistory
 
 SURVIVED = "fault.survived"
 MISNAMED = "fault.misnamed"
 
+JUDGES: Mapping[str, Checker] = {
+    checker.name: checker
+    for checker in (MASKS, OUTPUTS, ACCEPTANCE, ORACLE, RANK_ORDER, ENGINE, PARITY)
+}
+"""The checkers that a claim on a planted fault may name."""
+COMPARING = {"outputs", "acceptance", "parity"}
+"""Those of them that hold two runs against each other; the others judge the faulty one alone."""
+
 
 def check_caught(claim: Claim, runs: Runs) -> Judgement:
-    """Judge roles `off` (clean) and `on` (with the fault): the claim names the one anomaly.
+    """Judge the run with the fault, the last role that the claim casts.
 
-    Measured: `rows` of the faulty run, `strikes` of the fault, `findings` of the checkers.
+    Measured: `rows` of the faulty run, `strikes` of the fault, `findings` of the checkers. Noted:
+    what it `struck`, the anomaly `blamed` first, the checkers that have `seen` it with what each
+    would blame first, the `time to detection`, and the finding by which it was `caught`.
     """
-    expected = claim.anomalies[0]
-    on = runs.get("on")
-    struck = list(_strikes(on)) if on is not None else []
+    faulty = list(claim.runs)[-1]
+    run = runs.get(faulty)
+    struck = list(_strikes(run)) if run is not None else []
     judgement = Judgement()
-    findings = sorted(_findings(claim, runs, judgement), key=lambda f: blame(f.anomaly))
-    judgement.measured["strikes"] = len(struck)
-    judgement.measured["findings"] = len(findings)
-    if not struck:
+    findings = list(_findings(claim, runs, faulty, judgement))
+    findings.sort(key=lambda found: blame(found[1].anomaly))
+    judgement.measured |= {"strikes": len(struck), "findings": len(findings)}
+    if run is None or not struck:
         judgement.missing.append("the fault never struck: nothing was altered")
         return judgement
     judgement.notes["struck"] = "; ".join(dict.fromkeys(detail for _, detail in struck))
     if not findings:
-        judgement.findings.append(_survived(expected, struck[0][0]))
-    elif findings[0].anomaly != expected:
-        judgement.findings.append(_misnamed(expected, findings[0]))
+        judgement.findings.append(_survived(claim.anomalies[0], struck[0][0]))
+        return judgement
+    first = findings[0][1]
+    judgement.notes |= {"blamed": first.anomaly, "seen": _seen(findings)}
+    judgement.notes["time to detection"] = _time_to_detection(run, struck[0][0], first)
+    if first.anomaly != claim.anomalies[0]:
+        judgement.findings.append(_misnamed(claim.anomalies[0], first))
     else:
-        judgement.notes["caught"] = findings[0].message
+        judgement.notes["caught"] = first.message
     return judgement
 
 
@@ -55,11 +75,40 @@ def _strikes(run: RunHistory) -> Iterator[tuple[Location, str]]:
                 yield where, f"{record.name}: {record.detail}"
 
 
-def _findings(claim: Claim, runs: Runs, judgement: Judgement) -> Iterator[Finding]:
-    for checker in (MASKS, OUTPUTS, ACCEPTANCE):
-        part = checker.function(claim, runs)
-        judgement.measured.setdefault("rows", part.measured.get("rows", 0))
-        yield from part.findings
+def _findings(
+    claim: Claim, runs: Runs, faulty: str, judgement: Judgement
+) -> Iterator[tuple[str, Finding]]:
+    """What each checker finds, by its name."""
+    mine = {role: run for role, run in runs.items() if role == faulty}
+    for name in claim.judges:
+        part = JUDGES[name].function(claim, runs if name in COMPARING else mine)
+        judgement.measured.setdefault("rows", part.measured.get("rows", 0) or len(runs))
+        yield from ((name, finding) for finding in part.findings)
+
+
+def _seen(findings: Sequence[tuple[str, Finding]]) -> str:
+    """`masks: mask.absent (2), outputs: output.tokens (1)`, from findings in the order of blame."""
+    first: dict[str, str] = {}
+    for name, finding in findings:
+        first.setdefault(name, finding.anomaly)
+    counts = Counter(name for name, _ in findings)
+    return ", ".join(f"{name}: {anomaly} ({counts[name]})" for name, anomaly in first.items())
+
+
+def _time_to_detection(run: RunHistory, struck: Location, first: Finding) -> str:
+    """Steps, and the time that they took, from the strike to what shows it; or how it ended."""
+    steps = [r for r in (run.steps.records if run.steps else ()) if isinstance(r, Step)]
+    shown = first.where.step
+    if shown is None or struck.step is None or shown < struck.step or shown >= len(steps):
+        events = run.engine.events if run.engine is not None else None
+        ends = [e for e in (events.records if events else ()) if e.event in ENDS]
+        return f"{ends[0].event} {ends[0].at_ns / 1e9:.1f} s after launch" if ends else "run"
+    elapsed_ns = steps[shown].end_ns - steps[struck.step].start_ns
+    return f"{shown - struck.step} steps, {elapsed_ns / 1e9:.2f} s"
+
+
+ENDS = {"crashed", "deadline", "remains", "refused", "leaked"}
+"""The events of an engine at which a fault of it shows."""
 
 
 def _survived(expected: str, where: Location) -> Finding:
@@ -85,3 +134,8 @@ CAUGHT = Checker(
     seams=(),
     function=check_caught,
 )
+"""Of a run with replay on, held against a clean one with replay off."""
+CAUGHT_PARITY = replace(CAUGHT, name="caught_parity", roles=("tp1", "tp2"))
+"""Of a run at TP2, held against a clean one at TP1."""
+CAUGHT_LOST = replace(CAUGHT, name="caught_lost", roles=("on",), needs=("workload", "events"))
+"""Of a run whose engine may be lost."""

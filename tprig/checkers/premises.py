@@ -30,7 +30,7 @@ _MAY_DIFFER: Mapping[frozenset[str], frozenset[str]] = {
 
 IMPORTED = "imported"
 """The role of what other programs recorded: no engine of ours says what they were."""
-FAULTS_WANTED = {"caught", "cost"}
+FAULTS_WANTED = {"caught", "caught_lost", "caught_parity", "cost"}
 """Checkers whose claims may be about planted faults, and which hold them against the plan."""
 
 

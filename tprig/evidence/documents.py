@@ -128,6 +128,8 @@ class Claim(Record, frozen=True, kw_only=True):
     """What the checker must count in each step, by its own names; else the claim is `unknown`."""
     comparison: Comparison | None = None
     """How it is measured, of a claim on cost."""
+    judges: list[Name] = []
+    """Of a planted fault: the checkers that are asked for the anomaly that names it."""
 
 
 class KnownIssue(Record, frozen=True, kw_only=True):

@@ -9,6 +9,7 @@ from tprig import evidence
 from tprig.bundle import Bundle
 from tprig.judged import overall
 from tprig.report import ab
+from tprig.report.killed import kill_markdown, kills
 from tprig.report.summary import rows_judged, tally
 from tprig.report.text import code, one_line, place
 
@@ -27,8 +28,10 @@ def markdown(bundle: Bundle, verdicts: evidence.Verdicts | None) -> str:
     """
     parts = [_heading(bundle, verdicts), _problems(bundle)]
     if verdicts is not None:
+        planned = bundle.plan.claims if bundle.plan else []
         parts += [_tested(bundle), _claims(bundle, verdicts), ab.page(bundle)]
         parts.append(_counter_examples(verdicts))
+        parts.append(kill_markdown(list(kills(planned, verdicts.verdicts))))
     parts.append(_again(bundle))
     return "\n\n".join(part for part in parts if part) + "\n"
 

@@ -213,8 +213,13 @@ def struck(run: RunHistory) -> RunHistory:
     return edits.with_rank(run, 0, replace(stream, records=(fault, *stream.records)))
 
 
-def _caught(violating: RunHistory) -> Example:
+def caught_claim() -> evidence.Claim:
     claim = histories.claim("caught", {"off": "off", "on": "on"}, anomalies=["mask.membership"])
+    return msgspec.structs.replace(claim, judges=["masks", "outputs", "acceptance"])
+
+
+def _caught(violating: RunHistory) -> Example:
+    claim = caught_claim()
     clean = struck(edits.edit_support(ON, "a", 2, [4, 11]))
     return Example(claim, {"off": OFF, "on": clean}, {"off": OFF, "on": struck(violating)})
 

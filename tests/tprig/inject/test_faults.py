@@ -142,3 +142,125 @@ def test_a_single_mask_is_not_lost(foreign: Foreign) -> None:
     answer = foreign("faults", "lose", requests=[[A], [B, C]])
     assert answer["slices"] == [[A], [C]]
     assert told(answer)[1:] == [("struck", "batch row 1: first of 2 masks")]
+
+
+# --- other rows of a mask ----------------------------------------------------------------------
+
+
+def test_first_rows_of_neighbours_change_places(foreign: Foreign) -> None:
+    answer = foreign("faults", "strike", fault="mask-rows-swapped", calls=[
+        call([[A, B], [A], [D, C]], [[1, 2], [1], [8, 7]]),
+    ])  # fmt: skip
+    assert answer["supports"] == [[A, B, D, A, C]]
+    assert told(answer)[1:] == [("struck", "batch rows 1 and 2, slot 0: supports swapped")]
+
+
+def test_an_accepted_token_is_left_with_the_draft_s_support(foreign: Foreign) -> None:
+    """The last token was not drafted, and a support of one token would stay what it is."""
+    answer = foreign("faults", "strike", fault="mask-of-draft", calls=[
+        call([[A], [C, B], [B, A]], [[1], [7, 4], [4, 1]]),
+    ])  # fmt: skip
+    assert answer["supports"] == [[A, C, B, [4], A]]
+    assert told(answer)[1:] == [("struck", "batch row 2, slot 0: the draft 4 alone")]
+
+
+def test_the_bits_of_a_wide_row_are_turned_round(foreign: Foreign) -> None:
+    """The emitted token stays in the support: it would be another fault without."""
+    wide = [0, 1, 2, 3, 8, 9, 15]
+    answer = foreign("faults", "strike", fault="mask-bits-reversed", calls=[
+        call([[A], [wide]], [[1], [15]]),
+    ])  # fmt: skip
+    assert answer["supports"] == [[A, [4, 5, 6, 7, 8, 14, 15]]]
+    assert told(answer)[1:] == [
+        ("struck", "batch row 1, slot 0: the bits of each byte turned round")
+    ]
+
+
+def test_a_count_of_the_step_before_is_kept(foreign: Foreign) -> None:
+    answer = foreign("faults", "strike", fault="mask-counts-stale", calls=[
+        call([[A], [B]], [[1], [2]]),
+        call([[B], [A]], [[2], [1]]),
+        call([[A], [A]], [[1], [1]]),
+    ])  # fmt: skip
+    assert answer["supports"] == [[A, B], [[2, 3, 4], A], [A, A]]
+    assert told(answer)[1:] == [
+        ("struck", "batch row 0, slot 0: as many tokens as in the step before")
+    ]
+
+
+def test_a_longer_count_brings_back_what_was_there(foreign: Foreign) -> None:
+    answer = foreign("faults", "strike", fault="mask-counts-stale", calls=[
+        call([[B]], [[2]]),
+        call([[A]], [[1]]),
+    ])  # fmt: skip
+    assert answer["supports"] == [[B], [[1, 2, 3, 5]]]
+
+
+def test_a_row_that_is_not_active_moves_the_next_request_s_down(foreign: Foreign) -> None:
+    answer = foreign("faults", "flatten", requests=[[A, B], [C], [D, A]])
+    assert answer["slices"] == [[A, B], [NO_SLOT], [C, D]]
+    assert told(answer)[1:] == [("struck", "batch row 0: slot 2 handed on")]
+
+
+# --- verification ------------------------------------------------------------------------------
+
+FLAT = [0.0] * 8
+"""Logits of tokens that are all alike."""
+IMPOSSIBLE = [None, *FLAT[1:]]
+"""Those of a row in which token 0 cannot be."""
+SURE = [*FLAT[1:], 50.0]
+"""Those of a row in which token 7 is certain."""
+LIKELY = [0.0, 2.0, *FLAT[2:]]
+"""Those of a row in which token 1 is as likely as all others together."""
+VERIFICATION_FAULTS = [
+    name
+    for name, fault in FAULTS.items()
+    if fault.anomaly == "oracle.tokens" and fault.draft == "greedy"
+]
+
+
+def verification(seed: int, drafts: tuple[int, int] = (0, 3)) -> dict[str, Any]:
+    """Two requests with two drafts; those of the second are accepted for certain."""
+    first = IMPOSSIBLE if drafts[0] == 0 else LIKELY
+    target = [first, FLAT, FLAT, SURE, SURE, FLAT]
+    return {"target": target, "drafts": [list(drafts), [7, 7]], "draft": None, "seed": seed}
+
+
+@pytest.mark.parametrize("fault", VERIFICATION_FAULTS)
+def test_one_request_draws_another_token_once(foreign: Foreign, fault: str) -> None:
+    """As many drafts are accepted, and nothing else of the calls changes."""
+    calls = [verification(seed, (1, 3)) for seed in range(8)]
+    answer = foreign("faults", "verify", fault=fault, calls=calls)
+    assert answer["restored"]
+    pairs = zip(answer["sampled"], answer["honest"], strict=True)
+    changed = [
+        (now, was) for sampled, honest in pairs for now, was in zip(sampled, honest, strict=True)
+        if now != was
+    ]  # fmt: skip
+    assert len(changed) == 1
+    ((now, was),) = changed
+    assert len(now) == len(was)
+    assert now[:-1] == was[:-1]
+    assert [event for event, _ in told(answer)] == ["armed", "struck"]
+    assert told(answer)[1][1].endswith(f"sampled {now} instead of {was}")
+
+
+def test_a_draft_that_cannot_be_is_accepted(foreign: Foreign) -> None:
+    answer = foreign("faults", "verify", fault="zero-probability-accepted",
+                     calls=[verification(seed) for seed in range(3)])  # fmt: skip
+    first, honest = answer["sampled"][0][0], answer["honest"][0][0]
+    assert honest[0] != 0
+    assert first[0] == 0
+    assert answer["sampled"][1:] == answer["honest"][1:]
+
+
+def test_a_draft_that_was_refused_by_its_draw_is_accepted(foreign: Foreign) -> None:
+    likely = [verification(seed, (1, 3)) for seed in range(6)]
+    answer = foreign("faults", "verify", fault="accepted-too-often", calls=likely)
+    pairs = list(zip(answer["sampled"], answer["honest"], strict=True))
+    ((now, was),) = [
+        (now, was) for sampled, honest in pairs for now, was in zip(sampled, honest, strict=True)
+        if now != was
+    ]  # fmt: skip
+    assert len(now) > len(was)
+    assert now[: len(was) - 1] == was[:-1]

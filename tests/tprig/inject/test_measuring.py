@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 from tprig_inject.context import Context
-from tprig_inject.faults import slowness
+from tprig_inject.faults import plant, slowness
 from tprig_inject.hooks import Hooks
 from tprig_inject.recorders import host_copies
 from tprig_inject.recorders.device_times import Timeline
@@ -128,7 +128,7 @@ def served(context: Context, clock: Clock, steps: int, step_s: float) -> None:
 def test_every_step_waits_a_tenth_of_the_one_before(
     context: Context, clock: Clock, told: list[dict[str, Any]]
 ) -> None:
-    slowness.slower("slow-10", 0.10)(context)
+    plant("slow-10", context)
     served(context, clock, 4, step_s=2.0)
     assert clock.spun_s == pytest.approx([0.0, 0.2, 0.2, 0.2])
     assert [record["event"] for record in told] == ["armed", "struck"]
@@ -138,7 +138,7 @@ def test_every_step_waits_a_tenth_of_the_one_before(
 
 
 def test_a_stall_comes_once(context: Context, clock: Clock) -> None:
-    slowness.stall(context)
+    plant("stall", context)
     served(context, clock, 5, step_s=1.0)
     assert clock.spun_s == pytest.approx([0.0, 0.0, 20.0, 0.0, 0.0])
     context.close()

@@ -156,6 +156,14 @@ SEAMS: Mapping[str, Seam] = {
         "RejectionSampler.__call__",
         ("self", "logits", "input_batch", "draft_logits"),
     ),
+    "rejection_sampler.rejection_sample": Seam(
+        f"{_GPU}.spec_decode.rejection_sampler",
+        "rejection_sample",
+        (
+            *("target_logits", "draft_logits", "draft_sampled", "cu_num_logits", "pos"),
+            *("idx_mapping", "expanded_idx_mapping", "expanded_local_pos", "temperature", "seed"),
+        ),
+    ),
     "rejection_sampler.max_chunk_logits": Seam(
         f"{_GPU}.spec_decode.rejection_sampler", "get_max_chunk_logits", ("vocab_size",)
     ),
@@ -185,10 +193,23 @@ SEAMS: Mapping[str, Seam] = {
         "SamplingMaskTensors.from_logits",
         ("logits", "cu_num_logits", "num_sampled_tokens", "max_num_kept"),
     ),
+    "sampling_mask.tolists": Seam(
+        f"{_GPU}.sample.output", "SamplingMaskTensors.tolists", ("self", "num_sampled_tokens")
+    ),
+    "sampling_states.apply_top_k_top_p": Seam(
+        f"{_GPU}.sample.states",
+        "SamplingStates.apply_top_k_top_p",
+        ("self", "logits", "expanded_idx_mapping"),
+    ),
     "sampling_mask.slice_request": Seam(
         "vllm.v1.outputs", "SamplingMaskLists.slice_request", ("self", "req_idx", "num_positions")
     ),
-    "async_output.get_output": Seam(f"{_GPU}.async_utils", "AsyncOutput.get_output", ("self",)),
+    "model_runner.sample_tokens": Seam(
+        f"{_GPU}.model_runner", "GPUModelRunner.sample_tokens", ("self", "grammar_output")
+    ),
+    "model_runner.postprocess_sampled": Seam(
+        f"{_GPU}.model_runner", "GPUModelRunner.postprocess_sampled", ("self", "idx_mapping")
+    ),
     "async_output.init": Seam(
         f"{_GPU}.async_utils",
         "AsyncOutput.__init__",
@@ -197,6 +218,24 @@ SEAMS: Mapping[str, Seam] = {
             *("main_stream", "copy_stream"),
         ),
     ),
+    "scheduler.schedule": Seam("vllm.v1.core.sched.scheduler", "Scheduler.schedule", ("self",)),
+    "llm_engine.add_request": Seam(
+        "vllm.v1.engine.llm_engine",
+        "LLMEngine.add_request",
+        ("self", "request_id", "prompt", "params"),
+    ),
+    "spec_decoding_stats.observe_draft": Seam(
+        "vllm.v1.spec_decode.metrics",
+        "SpecDecodingStats.observe_draft",
+        ("self", "num_draft_tokens", "num_accepted_tokens"),
+    ),
+    "custom.should_custom_ar": Seam(
+        f"{_DEVICE}.custom_all_reduce", "CustomAllreduce.should_custom_ar", ("self", "inp")
+    ),
+    "linear.all_reduce": Seam(
+        "vllm.model_executor.layers.linear", "tensor_model_parallel_all_reduce", ("input_",)
+    ),
+    "async_output.get_output": Seam(f"{_GPU}.async_utils", "AsyncOutput.get_output", ("self",)),
     "logits_processor.gather": Seam(
         "vllm.model_executor.layers.logits_processor",
         "LogitsProcessor._gather_logits",

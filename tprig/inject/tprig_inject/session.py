@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tprig_inject.context import Context
-from tprig_inject.faults import FAULTS
+from tprig_inject.faults import plant
 from tprig_inject.hooks import Hooks, Layer
 from tprig_inject.recorders import find
 
@@ -51,7 +52,7 @@ class Session:
             base, install = find(name)
             context.install(install, base)
         for name in faults:
-            context.install(FAULTS[name].install, name)
+            context.install(partial(plant, name), name)
 
     def end(self) -> None:
         """End the run, if there is one."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
 from tprig_inject.hooks import Hooks
 from tprig_inject.session import Session
 from vllm.v1.outputs import SamplingMaskLists
 from vllm.v1.worker.gpu.model_runner import GPUModelRunner
+from vllm.v1.worker.gpu.spec_decode import rejection_sampler
 
 from tests.tprig.inject.foreign.sampling import mask_tensors, sampled, supports_of
 
@@ -79,3 +81,77 @@ def _session(records: list[dict[str, Any]], fault: str, model_runner: object) ->
     session = Session(Hooks())
     session.begin(write=records.append, recorders=[], faults=[fault], model_runner=model_runner)
     return session
+
+
+def verify(fault: str, calls: list[dict[str, Any]]) -> dict[str, Any]:
+    """Plant a fault behind `rejection_sample`, and make some calls of vLLM's own function.
+
+    Args:
+        fault: its name.
+        calls: `target` (rows of logits; None for -inf), `drafts` (request -> drafted tokens),
+            `draft` (request -> rows of the drafter's logits; None without) and `seed`.
+
+    Returns:
+        `sampled` of each call, `honest` of the same calls without the fault, `records`, and
+        whether the original was `restored`.
+    """
+    original = rejection_sampler.rejection_sample
+    honest = [_verified(call) for call in calls]
+    records: list[dict[str, Any]] = []
+    session = _session(records, fault, model_runner=object())
+    planted = [_verified(call) for call in calls]
+    session.end()
+    return {
+        "sampled": planted,
+        "honest": honest,
+        "records": records,
+        "restored": rejection_sampler.rejection_sample is original,
+    }
+
+
+def _verified(call: dict[str, Any]) -> list[list[int]]:
+    """Request -> what it samples in one call."""
+    drafts = call["drafts"]
+    steps = max(map(len, drafts))
+    rows = [len(tokens) + 1 for tokens in drafts]
+    states = torch.arange(len(drafts), dtype=torch.int32)
+    draft = None if call.get("draft") is None else _logits(call["draft"])
+    sampled, counts = rejection_sampler.rejection_sample(
+        torch.stack([_logits(row) for row in call["target"]]),
+        draft,
+        torch.tensor([token for tokens in drafts for token in [0, *tokens]], dtype=torch.int32),
+        torch.tensor([0, *np.cumsum(rows)], dtype=torch.int32),
+        torch.arange(sum(rows)) + 3,
+        states,
+        states.repeat_interleave(torch.tensor(rows)),
+        torch.cat([torch.arange(n, dtype=torch.int32) for n in rows]),
+        torch.ones(len(drafts)),
+        torch.full((len(drafts),), call["seed"]),
+        steps,
+    )
+    return [sampled[i, :n].tolist() for i, n in enumerate(counts.tolist())]
+
+
+def _logits(values: Any) -> Any:
+    """Nested lists with None for what is impossible, as a tensor."""
+    if isinstance(values[0], list):
+        return torch.stack([_logits(row) for row in values])
+    return torch.tensor([-float("inf") if x is None else x for x in values], dtype=torch.float32)
+
+
+def flatten(requests: list[list[list[int]]]) -> dict[str, Any]:
+    """Plant `mask-inactive-row-copied`, and flatten one step's fixed rows.
+
+    Returns:
+        `flat` (supports in order), `records`.
+    """
+    records: list[dict[str, Any]] = []
+    session = _session(records, "mask-inactive-row-copied", model_runner=object())
+    mask = mask_tensors(requests, slots=4, width=6)
+    lists = mask.tolists(np.array(list(map(len, requests))))
+    session.end()
+    slices = [
+        lists.slice_request(index, len(supports)).to_nested_list()
+        for index, supports in enumerate(requests)
+    ]
+    return {"slices": slices, "records": records}

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from tprig_inject.faults import masks
+from tprig_inject.faults.base import Once
 
 from tests.tprig.inject.foreign.sampling import mask_tensors
 
@@ -20,7 +21,7 @@ def cut(support: list[int], token: int) -> dict[str, Any]:
         num_sampled=np.array([1]),
         sampled_token_ids=np.array([[token]]),
     )
-    masks._cut_first(output, masks.Once(context, "cut"))  # type: ignore[arg-type]
+    masks.cut_first(output, Once(context, "cut"))  # type: ignore[arg-type]
     count = int(mask.counts[0])
     bits = np.unpackbits(mask.packed_mask[0].numpy(), bitorder="little")
     return {

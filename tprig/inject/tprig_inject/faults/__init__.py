@@ -1,82 +1,40 @@
 """The registry of planted faults: known bugs that can be put into a running engine, by name.
 
 A fault alters vLLM's tensors, calls, processes or timing, never our records. It strikes at the
-first occasion at which it changes what an honest engine would have returned, once per run, and
-says so in the rank's stream.
+first occasion at which it changes what an honest engine would have returned, once per run unless
+it says otherwise, and says so in the stream of its process.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping
 
 from tprig_inject.context import Context
-from tprig_inject.faults import masks, ranks, slowness
+from tprig_inject.faults import copies, engine, masks, ranks, sampler, slowness
+from tprig_inject.faults.base import Fault, Once
 
+__all__ = ["FAMILIES", "FAULTS", "Fault", "plant"]
 
-@dataclass(frozen=True)
-class Fault:
-    """One planted bug."""
-
-    install: Callable[[Context], None]
-    process: Literal["worker", "core"]
-    """Where it is planted: in every worker, or where the scheduler runs."""
-    resembles: str
-    """The class of real bug that it stands for."""
-    anomaly: str
-    """The anomaly that must name it."""
-    lethal: bool = False
-    """True when the engine is lost to it: such a fault is tried on an engine of its own."""
-    timed: bool = False
-    """True when it alters nothing but how long things take, which only a measurement shows."""
-
+FAMILIES: Mapping[str, Mapping[str, Fault]] = {
+    "masks": masks.FAULTS,
+    "sampler": sampler.FAULTS,
+    "copies": copies.FAULTS,
+    "ranks": ranks.FAULTS,
+    "engine": engine.FAULTS,
+    "slowness": slowness.FAULTS,
+}
+"""What a fault is a fault of -> its faults by name."""
 
 FAULTS: Mapping[str, Fault] = {
-    "mask-row-shifted": Fault(
-        masks.row_shifted,
-        "worker",
-        "a mask gathered with the row offset of another position of the same request",
-        "mask.row-alignment",
-    ),
-    "mask-token-cut": Fault(
-        masks.token_cut,
-        "worker",
-        "a support taken before the last logits processor re-admitted a token",
-        "mask.membership",
-    ),
-    "mask-lost": Fault(
-        masks.lost,
-        "core",
-        "a mask chunk dropped between scheduler and output processor",
-        "mask.absent",
-    ),
-    "gather-skipped": Fault(
-        ranks.gather_skipped,
-        "worker",
-        "a branch around a collective that one rank takes and its peers do not",
-        "collective.missing",
-        lethal=True,
-    ),
-    "slow-4": Fault(
-        slowness.slower("slow-4", 0.04),
-        "worker",
-        "a synchronisation or a copy more in every step: 4% of its time",
-        "cost.regression",
-        timed=True,
-    ),
-    "slow-10": Fault(
-        slowness.slower("slow-10", 0.10),
-        "worker",
-        "a synchronisation or a copy more in every step: 10% of its time",
-        "cost.regression",
-        timed=True,
-    ),
-    "stall": Fault(
-        slowness.stall,
-        "worker",
-        "a pause that comes now and then: a collection, a page fault, a clock that is held down",
-        "cost.regression",
-        timed=True,
-    ),
+    name: fault for family in FAMILIES.values() for name, fault in family.items()
 }
+
+
+def plant(name: str, context: Context) -> None:
+    """Put a fault in place for the length of a run.
+
+    Raises:
+        KeyError: for a name that is not in the registry.
+        SeamMovedError: if a seam does not look as expected.
+    """
+    FAULTS[name].plant(Once(context, name))

@@ -6,8 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from tprig_inject.context import Context
-from tprig_inject.faults.masks import Once
+from tprig_inject.faults.base import Fault, Once
 
 STALL_STEP = 2
 """The step before which the engine stands still: some have gone before, so that it shows."""
@@ -15,34 +14,33 @@ STALL_STEPS = 20.0
 """For as long as so many steps take."""
 
 
-def slower(name: str, fraction: float) -> Callable[[Context], None]:
+def slower(fraction: float) -> Callable[[Once], None]:
     """Make every step take longer by this fraction of what it would take."""
 
-    def install(context: Context) -> None:
-        _delay(context, name, lambda _step, period_s: fraction * period_s)
+    def plant(once: Once) -> None:
+        _delay(once, lambda _step, period_s: fraction * period_s)
 
-    return install
+    return plant
 
 
-def stall(context: Context) -> None:
+def stall(once: Once) -> None:
     """Make one step wait as long as many take."""
 
     def delay_s(step: int, period_s: float) -> float:
         return STALL_STEPS * period_s if step == STALL_STEP else 0.0
 
-    _delay(context, "stall", delay_s)
+    _delay(once, delay_s)
 
 
-def _delay(context: Context, name: str, delay_s: Callable[[int, float], float]) -> None:
+def _delay(once: Once, delay_s: Callable[[int, float], float]) -> None:
     """Before each model step wait, as told by the time that the one before took without a wait."""
-    once = Once(context, name)
     last_s: float | None = None
 
     def wrap(original: Any) -> Any:
         def execute_model(self: Any, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
             nonlocal last_s
             now_s = time.perf_counter()
-            waits_s = 0.0 if last_s is None else delay_s(context.step, now_s - last_s)
+            waits_s = 0.0 if last_s is None else delay_s(once.context.step, now_s - last_s)
             if waits_s > 0 and not once.spent:
                 once.strike(f"{1e3 * waits_s:.3f} ms before this step")
             last_s = now_s + waits_s
@@ -58,3 +56,25 @@ def _spin(until_s: float) -> None:
     """Wait busily: a sleep ends late by as much as a step of a small model takes."""
     while time.perf_counter() < until_s:
         pass
+
+
+FAULTS = {
+    "slow-4": Fault(
+        plant=slower(0.04),
+        resembles="a synchronisation or a copy more in every step: 4% of its time",
+        anomaly="cost.regression",
+        timed=True,
+    ),
+    "slow-10": Fault(
+        plant=slower(0.10),
+        resembles="a synchronisation or a copy more in every step: 10% of its time",
+        anomaly="cost.regression",
+        timed=True,
+    ),
+    "stall": Fault(
+        plant=stall,
+        resembles="a pause that comes now and then: a collection, a page fault, a slow clock",
+        anomaly="cost.regression",
+        timed=True,
+    ),
+}

@@ -1,0 +1,1 @@
+"""What holds the pages in `docs/` to what they tell of."""
