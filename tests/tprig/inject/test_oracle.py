@@ -170,6 +170,77 @@ def test_replays_are_exact(
     assert len(judgement.missing) == len(CALLS) - 1
 
 
+def test_what_a_gpu_captured_is_replayed_here_up_to_its_tie_rule(
+    foreign: Foreign, tmp_path: Path
+) -> None:
+    """vLLM's own Triton filter made the call, in the interpreter; its record says a GPU did."""
+    answer = foreign(
+        "oracle",
+        "capture",
+        folder=str(tmp_path / "oracles"),
+        recorders=["oracle"],
+        calls=CALLS[-1:],
+        exact=True,
+    )
+    found = Captured(tmp_path / "oracles", answer)
+    name = found.said[0].call
+    assert name is not None
+    here = run_again(foreign, found, name, tmp_path / "kept", repetitions=1)
+    run = by_a_gpu(found.run((here,)))
+    judgement = ORACLE.function(oracles.claim(), {"run": run})
+    assert judgement.findings == []
+    assert judgement.measured["repetitions"] == 2
+    # That the rules part some rows, and move some logprobs, is what makes the test one.
+    assert told_of_no_rule(run)
+
+
+def by_a_gpu(run: RunHistory) -> RunHistory:
+    """The run as if its only call had been made on a GPU, with all digests redone."""
+    ((name, history),) = run.calls.items()
+    flags = msgspec.structs.replace(history.call.flags, device="cuda", device_name="A GPU")
+    assert flags.top_k_ties == "exact"
+    call = msgspec.structs.replace(history.call, flags=flags)
+    new = CallHistory(call_id(call), call, history.tensors)
+
+    def renamed(record: Any) -> Any:
+        told = getattr(record, "call", None) == name
+        return msgspec.structs.replace(record, call=new.id) if told else record
+
+    def stream(each: Any) -> Any:
+        return dataclasses.replace(each, records=tuple(map(renamed, each.records)))
+
+    replays = [
+        dataclasses.replace(
+            each,
+            results=stream(each.results),
+            replay=msgspec.structs.replace(
+                each.replay,
+                planned=[renamed(planned) for planned in each.replay.planned],
+                device="cpu",
+                device_name="A CPU",
+            ),
+        )
+        for each in run.replays
+    ]
+    return dataclasses.replace(
+        run,
+        calls={new.id: new},
+        ranks={rank: stream(each) for rank, each in run.ranks.items()},
+        replays=tuple(replays),
+    )
+
+
+def told_of_no_rule(run: RunHistory) -> set[str]:
+    """What is found where the replays do not tell by which rule ties were kept."""
+    silent = [
+        dataclasses.replace(each, replay=msgspec.structs.replace(each.replay, top_k_ties=None))
+        for each in run.replays
+    ]
+    found = findings(dataclasses.replace(run, replays=tuple(silent)))
+    assert {finding.anomaly for finding in found} <= {"oracle.backend-drift"}
+    return {finding.message for finding in found}
+
+
 PLANTED = {
     "positions-shifted": "oracle.production",
     "logits-written": "oracle.input-mutation",

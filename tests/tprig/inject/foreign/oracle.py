@@ -15,8 +15,11 @@ from tprig_inject.oracle import rebuild
 from tprig_inject.seams import with_overrides
 from tprig_inject.session import Session
 from vllm.model_executor.layers.logits_processor import LogitsProcessor
+from vllm.v1.sample.ops import topk_topp_sampler
 from vllm.v1.worker.gpu.model_runner import GPUModelRunner
 from vllm.v1.worker.gpu.spec_decode.rejection_sampler import RejectionSampler
+
+from tests.tprig.inject.foreign import rejection
 
 VOCAB_SIZE, STEPS, SLOTS = 96, 3, 6
 FLAGS = {
@@ -131,6 +134,7 @@ def capture(
     seams: dict[str, Any] | None = None,
     *,
     compare: bool = False,
+    exact: bool = False,
 ) -> dict[str, Any]:
     """Make calls with recorders in place, and once more without where that is compared.
 
@@ -142,12 +146,14 @@ def capture(
         rank: of this worker.
         seams: new shapes of seams.
         compare: whether to make the calls again.
+        exact: whether vLLM's Triton kernel filters, as on a GPU, which keeps exactly k tokens.
 
     Returns:
         The `records`, whether each call returned the `same` without recorders, and whether all
         originals were `restored`.
     """
-    interpreter.supply()
+    rejection.prepare()
+    topk_topp_sampler.HAS_TRITON = exact
     arms = [_arm(call) for call in calls]
     returned: list[Any] = []
     _stub(iter(zip(arms, calls, strict=True)), returned)
