@@ -25,7 +25,7 @@ LITERAL_ALONE = {
     "collective.reduction": "other reductions than sums",
     "collective.cross-group-order": "several groups",
     # What comes first in the order of blame is the same parting of ranks.
-    "collective.type": "two ranks that part for good",
+    "collective.order": "ranks wait in the first of two that are swapped: collective.type",
     "rank.slow": "a rank that is waited for longer than a test may take",
     # They are about faults.
     "fault.survived": "a checker that sees nothing",

@@ -108,7 +108,10 @@ def _gather_doubled(once: Once) -> None:
 
 
 def _gather_moved(once: Once) -> None:
-    """One rank gathers before the last all-reduce of the drafter instead of after it."""
+    """One rank gathers before the last all-reduce of the drafter instead of after it.
+
+    Both wait in the first of the two, so that what each would have issued next is not known.
+    """
     rows: list[Any] = []
     counted = [-1, 0]
     moved: list[bool] = []
@@ -288,7 +291,7 @@ FAULTS: Mapping[str, Fault] = {
     "gather-moved": Fault(
         plant=_gather_moved,
         resembles="two collectives that one rank issues the other way round",
-        anomaly="collective.order",
+        anomaly="collective.type",
         judges=LOST,
         sizes=(2,),
         lethal=True,
