@@ -26,6 +26,8 @@ LITERAL_ALONE = {
     "collective.cross-group-order": "several groups",
     # What comes first in the order of blame is the same parting of ranks.
     "collective.order": "ranks wait in the first of two that are swapped: collective.type",
+    "collective.extra": "peers wait for the call that the rank did not come to",
+    "rank.equal-freeze": "ranks that are stopped from outside are told as such: rank.stall",
     "rank.slow": "a rank that is waited for longer than a test may take",
     # They are about faults.
     "fault.survived": "a checker that sees nothing",

@@ -315,7 +315,7 @@ FAULTS: Mapping[str, Fault] = {
     "gather-doubled": Fault(
         plant=_gather_doubled,
         resembles="a retry, or a warm-up, that one rank makes alone",
-        anomaly="collective.extra",
+        anomaly="collective.missing",
         judges=LOST,
         sizes=(2,),
         lethal=True,
@@ -348,7 +348,7 @@ FAULTS: Mapping[str, Fault] = {
     "ranks-freeze": Fault(
         plant=partial(_signalled, signal.SIGSTOP, everywhere=True),
         resembles="ranks that all wait at the same place for something outside of them",
-        anomaly="rank.equal-freeze",
+        anomaly="rank.stall",
         judges=LOST,
         sizes=(2,),
         lethal=True,
