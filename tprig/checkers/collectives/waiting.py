@@ -148,7 +148,8 @@ def _blamed(rank: int, waits: Waits, alphabet: Alphabet) -> Finding:
     """A rank for which the others wait, or whose process does nothing any more."""
     track = waits.tracks[rank]
     state = waits.states.get(rank)
-    slow = rank in waits.moving
+    # It may have moved between two looks before it went.
+    slow = rank in waits.moving and state not in _GONE
     others = [w for r, w in waits.waiting.items() if rank in waits.edges[r]]
     whose = f"rank {rank}" + (f", whose process is {state}," if state in _GONE else "")
     if others:
