@@ -5,7 +5,7 @@ from __future__ import annotations
 from tprig import environment, evidence
 from tprig.ab.arms import ArmSpec, changed_files
 from tprig.ab.options import Options
-from tprig.checkers.ab.chain import role, roles
+from tprig.checkers.ab.chain import COPIES, roles
 from tprig.checkers.ab.order import draw_order, draw_pairs
 from tprig.clock import utc_now
 
@@ -69,7 +69,8 @@ def claims(how: evidence.Comparison, options: Options) -> list[evidence.Claim]:
         test=test,
         checker="engine",
         anomalies=ENGINE_ANOMALIES,
-        runs={arm: runs[role(0, arm)] for arm in ("a", "b")},
+        # Those that carry no planted fault.
+        runs={arm: runs[f"{COPIES}.{arm}"] for arm in ("a", "b")},
         tensor_parallel_size=size,
         minima={"engines": 2},
     )
