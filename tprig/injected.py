@@ -33,7 +33,7 @@ class Fault(msgspec.Struct, frozen=True):
     """A bug that can be planted; `tprig_inject.faults.base.Fault` says what the fields mean."""
 
     family: str
-    """What it is a fault of: `masks`, `sampler`, `copies`, `ranks` or `engine`."""
+    """What it is a fault of: a name of `tprig_inject.faults.FAMILIES`."""
     process: Literal["worker", "core"]
     resembles: str
     anomaly: str
@@ -43,7 +43,7 @@ class Fault(msgspec.Struct, frozen=True):
     sizes: tuple[int, ...]
     lethal: bool
     cuda_only: bool
-    timed: bool
+    suite: Literal["faults", "performance", "determinism"]
 
 
 class Injected(msgspec.Struct, frozen=True):

@@ -75,6 +75,7 @@ class EngineSpec:
         core_process: True to run the engine core as a process of its own.
         ranks_per_device: Ranks that share each device; more than 1 needs NCCL 2.30.
         seams: New shapes of moved seams, by name.
+        replica: Tells engines apart that are alike in everything else.
     """
 
     model: Path
@@ -88,6 +89,7 @@ class EngineSpec:
     core_process: bool = False
     ranks_per_device: int = 1
     seams: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    replica: int = 0
 
     @property
     def engine_arguments(self) -> dict[str, Any]:
@@ -135,6 +137,7 @@ class EngineSpec:
             "core_process": self.core_process,
             "ranks_per_device": self.ranks_per_device,
             "seams": self.seams,
+            "replica": self.replica,
         }
         return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:12]
 

@@ -123,6 +123,7 @@ def claim(
     minima: Mapping[str, int] | None = None,
     requirement: evidence.Requirement = "required",
     reason: str | None = None,
+    boundary: Mapping[str, str] | None = None,
 ) -> evidence.Claim:
     """A claim `<checker>/tp<n>` on the given runs."""
     return evidence.Claim(
@@ -135,6 +136,7 @@ def claim(
         requirement=requirement,
         reason=reason,
         minima=dict(minima) if minima is not None else {"rows": 1},
+        boundary=dict(boundary or {}),
     )
 
 

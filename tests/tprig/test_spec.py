@@ -34,6 +34,7 @@ CHANGES: list[dict[str, Any]] = [
     {"core_process": True},
     {"ranks_per_device": 2},
     {"seams": {"sampler.sample": {"attribute": "x"}}},
+    {"replica": 1},
 ]
 
 

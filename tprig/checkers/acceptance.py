@@ -56,7 +56,8 @@ def check_acceptance(claim: Claim, runs: Runs) -> Judgement:  # noqa: ARG001 - a
     for arm in arms.values():
         judgement.findings += _judge_run(arm, judgement)
     if "off" in arms and "on" in arms:
-        judgement.findings += _judge_pair(arms["off"], arms["on"])
+        judgement.compared += _judge_pair(arms["off"], arms["on"])
+        judgement.findings += judgement.compared
     if arms:
         _measure(judgement, next(iter(arms.values())))
     return judgement

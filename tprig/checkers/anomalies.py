@@ -15,7 +15,7 @@ class Anomaly:
     definition: str
     look_at: str
     """Where a person who sees it should look first."""
-    verdict: Literal["fail", "unknown"] = "fail"
+    verdict: Literal["fail", "unknown", "withdrawn"] = "fail"
     """What a claim is of which nothing else is found."""
 
     @property
@@ -311,6 +311,27 @@ _TABLE = (
         "cost.regression",
         "Arm b loses more than the margin against arm a, by an interval that rules out less.",
         "the metrics that tell where: engine steps, their tail, the first token",
+    ),
+    Anomaly(
+        "gate.missing",
+        "A configuration or a request was accepted that vLLM must refuse together with replay.",
+        "where vLLM validates its configuration, and the input processor",
+    ),
+    Anomaly(
+        "gate.wrong-reason",
+        "It was refused, but not by a ValueError that names the reason.",
+        "vLLM's words in the refusal: what else ended the engine",
+    ),
+    Anomaly(
+        "gate.over-refusal",
+        "What does not offend was refused as well.",
+        "vLLM's words in the refusal, and the rest of the configuration",
+    ),
+    Anomaly(
+        "determinism.stage",
+        "Two runs of the same requests on equal engines part at a stage of a model step.",
+        "the stage that is named: what in it depends on time, on the order of threads or on memory",
+        verdict="withdrawn",
     ),
     Anomaly(
         "fault.survived",

@@ -44,7 +44,7 @@ def check_caught(claim: Claim, runs: Runs) -> Judgement:
     """
     faulty = list(claim.runs)[-1]
     run = runs.get(faulty)
-    struck = list(_strikes(run)) if run is not None else []
+    struck = list(strikes(run)) if run is not None else []
     judgement = Judgement()
     findings = list(_findings(claim, runs, faulty, judgement))
     findings.sort(key=lambda found: blame(found[1].anomaly))
@@ -52,7 +52,9 @@ def check_caught(claim: Claim, runs: Runs) -> Judgement:
     if run is None or not struck:
         judgement.missing.append("the fault never struck: nothing was altered")
         return judgement
-    judgement.notes["struck"] = "; ".join(dict.fromkeys(detail for _, detail in struck))
+    judgement.notes["struck"] = "; ".join(
+        dict.fromkeys(f"{fault.name}: {fault.detail}" for _, fault in struck)
+    )
     if not findings:
         judgement.findings.append(_survived(claim.anomalies[0], struck[0][0]))
         return judgement
@@ -66,13 +68,14 @@ def check_caught(claim: Claim, runs: Runs) -> Judgement:
     return judgement
 
 
-def _strikes(run: RunHistory) -> Iterator[tuple[Location, str]]:
+def strikes(run: RunHistory) -> Iterator[tuple[Location, Fault]]:
+    """Where a planted fault altered something, and what it said of it."""
     streams = [run.steps, *run.ranks.values()]
     for stream in (stream for stream in streams if stream is not None):
         for line, record in enumerate(stream.records, FIRST_RECORD_LINE):
             if isinstance(record, Fault) and record.event == "struck":
                 where = Location(file=stream.path, line=line, run=run.id, step=record.step)
-                yield where, f"{record.name}: {record.detail}"
+                yield where, record
 
 
 def _findings(

@@ -26,6 +26,8 @@ class Judgement:
     notes: dict[str, str] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
     """What could not be judged for want of evidence; any makes the claim `unknown`."""
+    compared: list[Finding] = field(default_factory=list)
+    """Those of the findings that rest on holding two engines against each other."""
     withdrawn: str | None = None
     """Why the claim can not be decided by any evidence of its kind."""
 

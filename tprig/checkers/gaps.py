@@ -9,7 +9,7 @@ from tprig.checkers.wording import counted
 from tprig.evidence import Claim, RankRecord, Seam
 from tprig.history import RunHistory, Stream
 
-_COMPARED = ({"off", "on"}, {"tp1", "tp2"})
+_COMPARED = ({"off", "on"}, {"tp1", "tp2"}, {"baseline", "candidate"}, {"1-first", "1-second"})
 """Roles of runs that are held against each other."""
 
 

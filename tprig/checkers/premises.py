@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from tprig.checkers.checker import Checker, Runs
+from tprig.checkers.determinism import pairs
 from tprig.evidence import Arm, Claim, Effective, Run
 from tprig.history import RunHistory
 
@@ -30,7 +31,9 @@ _MAY_DIFFER: Mapping[frozenset[str], frozenset[str]] = {
 
 IMPORTED = "imported"
 """The role of what other programs recorded: no engine of ours says what they were."""
-FAULTS_WANTED = {"caught", "caught_lost", "caught_parity", "cost"}
+REFUSED, GATES = "offence", "gate"
+"""The role, and the checker, of an engine that must not start: it has told nothing of itself."""
+FAULTS_WANTED = {"caught", "caught_lost", "caught_parity", "cost", "located"}
 """Checkers whose claims may be about planted faults, and which hold them against the plan."""
 
 
@@ -40,7 +43,7 @@ def premises(claim: Claim, checker: Checker, runs: Runs) -> list[str]:
     if len(set(claim.runs.values())) < len(claim.runs):
         found.append("the claim casts one run in several roles")
     for role, run in runs.items():
-        if role == IMPORTED:
+        if role == IMPORTED or (role == REFUSED and checker.name == GATES):
             continue
         found += _engine(claim, role, run)
         if run.run is not None:
@@ -100,17 +103,18 @@ def _recorded(checker: Checker, run: Run) -> Iterator[str]:
 
 def _unlike(runs: Runs) -> Iterator[str]:
     """Runs that are held against each other differ in nothing but what is compared."""
-    may_differ = _MAY_DIFFER.get(frozenset(runs))
-    if may_differ is None:
-        return
-    first, second = runs.values()
-    ours, theirs = _facts(first, may_differ), _facts(second, may_differ)
-    for name in sorted(ours.keys() | theirs.keys()):
-        if ours.get(name) != theirs.get(name):
-            yield (
-                f"expected runs {first.id} and {second.id} to agree in {name}, found "
-                f"{ours.get(name)} and {theirs.get(name)}"
-            )
+    held = [(*pair, frozenset[str]()) for pair in pairs(runs)]
+    if (may_differ := _MAY_DIFFER.get(frozenset(runs))) is not None:
+        first, second = runs.values()
+        held.append((first, second, may_differ))
+    for first, second, but in held:
+        ours, theirs = _facts(first, but), _facts(second, but)
+        for name in sorted(ours.keys() | theirs.keys()):
+            if ours.get(name) != theirs.get(name):
+                yield (
+                    f"expected runs {first.id} and {second.id} to agree in {name}, found "
+                    f"{ours.get(name)} and {theirs.get(name)}"
+                )
 
 
 def _facts(run: RunHistory, but: frozenset[str]) -> dict[str, object]:

@@ -19,6 +19,8 @@ from fnmatch import fnmatchcase
 from tprig.checkers import CHECKERS
 from tprig.checkers.anomalies import ANOMALIES, blame, by_blame
 from tprig.checkers.checker import Judgement
+from tprig.checkers.determinism import partings, told
+from tprig.checkers.emitted import ended
 from tprig.checkers.gaps import cast, gaps, moved_seams
 from tprig.checkers.premises import premises
 from tprig.checkers.wording import counted
@@ -74,6 +76,7 @@ def judge_claim(
         return _unknown(claim, "; ".join(moved))
     try:
         judgement = checker.function(claim, cast(claim, runs))
+        _consult(claim, runs, judgement)
         issues = _applicable(claim, runs, known_issues, version_match, judgement)
     except Exception as error:  # noqa: BLE001 - evidence may break a checker in any way
         text = "".join(traceback.format_exception(error))
@@ -173,8 +176,9 @@ def _name(
     certain = [finding for finding in unforeseen if not _leaves_open(finding.anomaly)]
     if certain:
         return "fail", _told(findings, certain[0])
-    if unforeseen:
-        missing = [_told(findings, unforeseen[0]), *missing]
+    doubtful = [finding for finding in unforeseen if not _withdraws(finding.anomaly)]
+    if doubtful:
+        missing = [_told(findings, doubtful[0]), *missing]
     if missing:
         return "unknown", "; ".join(missing)
     for anomaly, issue in known.items():
@@ -183,16 +187,20 @@ def _name(
                 f"expected {anomaly}, a known issue of vLLM {issue.versions} ({issue.link}), found "
                 f"that it no longer shows: remove it from the known issues"
             )
+    if judgement.withdrawn is not None:
+        return "withdrawn", judgement.withdrawn
     if findings:
         reasons = "; ".join(f"{a}: {known[a].reason} ({known[a].link})" for a in by_blame(shown))
         return "expected", reasons
-    if judgement.withdrawn is not None:
-        return "withdrawn", judgement.withdrawn
     return "pass", ", ".join(f"{n} {what}" for what, n in judgement.measured.items())
 
 
 def _leaves_open(anomaly: str) -> bool:
-    return anomaly in ANOMALIES and ANOMALIES[anomaly].verdict == "unknown"
+    return anomaly in ANOMALIES and ANOMALIES[anomaly].verdict != "fail"
+
+
+def _withdraws(anomaly: str) -> bool:
+    return anomaly in ANOMALIES and ANOMALIES[anomaly].verdict == "withdrawn"
 
 
 def _told(findings: list[Finding], first: Finding) -> str:
@@ -205,6 +213,23 @@ def _told(findings: list[Finding], first: Finding) -> str:
 
 
 # --- withdrawn claims ---------------------------------------------------------------------------
+
+
+def _consult(claim: Claim, runs: Mapping[str, RunHistory], judgement: Judgement) -> None:
+    """Withdraw what comparing engines has shown where equal engines are not equal either."""
+    pairs = {role: runs[run] for role, run in claim.boundary.items() if run in runs}
+    judgement.missing += [
+        f"run {run} ({role}), by which equal runs are known to be equal, was never recorded whole"
+        for role, run in claim.boundary.items()
+        if run not in runs or not ended(runs[run])
+    ]
+    parted = partings(pairs)
+    if not parted:
+        return
+    judgement.withdrawn = told(parted, len(pairs) // 2)
+    if judgement.compared:
+        judgement.notes["withdrawn findings"] = "; ".join(f.message for f in judgement.compared)
+    judgement.findings = [f for f in judgement.findings if f not in judgement.compared]
 
 
 def _uncovered(

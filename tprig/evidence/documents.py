@@ -130,6 +130,11 @@ class Claim(Record, frozen=True, kw_only=True):
     """How it is measured, of a claim on cost."""
     judges: list[Name] = []
     """Of a planted fault: the checkers that are asked for the anomaly that names it."""
+    refusal: str = ""
+    """Words that a refusal must have, where one is what must be."""
+    boundary: dict[str, str] = {}
+    """Roles (`1-first`, `1-second`, ...) -> run ids of pairs that nothing should tell apart: when
+    something does, comparing engines decides nothing, and the claim is `withdrawn`."""
 
 
 class KnownIssue(Record, frozen=True, kw_only=True):

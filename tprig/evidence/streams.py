@@ -79,6 +79,8 @@ class Verified(Record, frozen=True, kw_only=True):
     sampled_token_ids: list[int]
     """The accepted drafts, then the recovered or bonus token; empty for a prefill chunk."""
     rejected: Count
+    scheduled: Count | None = None
+    """Tokens of the request that the model ran in this step."""
 
 
 class Verification(Record, frozen=True, kw_only=True, tag="verification"):
@@ -102,6 +104,8 @@ class StageDigest(Record, frozen=True, kw_only=True, tag="stage"):
     shape: list[Count]
     digest: Name
     """BLAKE2b-128 of the tensor's bytes in C order, in hex."""
+    rows: list[str] = []
+    """The same of each row of a matrix, 32 bits long; none where rows are not told apart."""
 
 
 class Fault(Record, frozen=True, kw_only=True, tag="fault"):

@@ -229,6 +229,62 @@ def _cost(violating: measured.Measured) -> Example:
     return Example(clean.claim, clean.runs, violating.runs)
 
 
+def gate_claim() -> evidence.Claim:
+    """That an engine which offends is refused for its reason."""
+    claim = histories.claim(
+        "gate",
+        {"offence": "offence", "allowed": "allowed"},
+        minima={"refused": 1, "accepted": 1},
+    )
+    return msgspec.structs.replace(claim, refusal="adaptive verification")
+
+
+def started(name: str, event: evidence.EventName, detail: str = "") -> RunHistory:
+    """A run that never began, of whose engine is known whether it started."""
+    run = literal(name, masks=True)
+    assert run.engine is not None
+    assert run.engine.events is not None
+    told = [histories.event("launching", 1, ""), histories.event(event, 2, detail)]
+    path = run.engine.events.path
+    engine = replace(run.engine, events=histories.stream(path, told))
+    return replace(run, outputs=None, steps=None, ranks={}, engine=engine)
+
+
+REASON = "ValueError: disable adaptive verification"
+
+
+def _gate(offence: RunHistory | None = None, allowed: RunHistory | None = None) -> Example:
+    clean = {
+        "offence": started("offence", "refused", REASON),
+        "allowed": started("allowed", "ready"),
+    }
+    violating = {"offence": offence or clean["offence"], "allowed": allowed or clean["allowed"]}
+    return Example(gate_claim(), clean, violating)
+
+
+def _determinism() -> Example:
+    """The same tokens in both runs, of a layer that is not."""
+    claim = histories.claim(
+        "determinism", {"1-first": "off", "1-second": "again"}, minima={"pairs": 1}
+    )
+    again = literal("again", masks=False)
+    first, second = (with_digest(run, "00ff") for run in (OFF, again))
+    return Example(
+        claim,
+        {"1-first": first, "1-second": second},
+        {"1-first": first, "1-second": with_digest(again, "00fe")},
+    )
+
+
+def with_digest(run: RunHistory, digest: str) -> RunHistory:
+    """The run, of which one stage is on record."""
+    stage = evidence.StageDigest(
+        step=0, stage="layer.0", ordinal=0, dtype="float32", shape=[1, 8], digest=digest
+    )
+    stream = run.ranks[0]
+    return edits.with_rank(run, 0, replace(stream, records=(stage, *stream.records)))
+
+
 EXAMPLES: Mapping[str, Example] = {
     "mask.absent": _masks(edits.edit_emission(ON, 1, supports=[[2, 5, 9], [4, 9, 11]])),
     "mask.row-alignment": _masks(edits.edit_support(ON, "a", 2, [2, 5, 9])),
@@ -267,6 +323,10 @@ EXAMPLES: Mapping[str, Example] = {
     "engine.refusal": _engine_run(_refused()),
     "cost.record": _cost(measured.measured().edited("p003.a", measured.longer_step)),
     "cost.regression": _cost(measured.measured(slowness=measured.steady(loss=0.1))),
+    "gate.missing": _gate(offence=started("offence", "ready")),
+    "gate.wrong-reason": _gate(offence=started("offence", "refused", "ValueError: no such model")),
+    "gate.over-refusal": _gate(allowed=started("allowed", "refused", REASON)),
+    "determinism.stage": _determinism(),
     "fault.survived": _caught(ON),
     "fault.misnamed": _caught(edits.edit_support(ON, "a", 2, [4, 9])),
     **{

@@ -12,7 +12,7 @@ from tprig.history import RunHistory
 
 NAMES = list(ANOMALIES)
 FAMILIES = {
-    *("mask", "oracle", "output", "engine", "gpu", "fault", "cost"),
+    *("mask", "oracle", "output", "engine", "gpu", "fault", "cost", "determinism", "gate"),
     *("value", "decision", "graph", "collective", "rank", "record"),
 }
 

@@ -32,8 +32,8 @@ def told(answer: dict[str, Any]) -> list[tuple[str, str]]:
 
 def test_registry_is_what_suites_are_told() -> None:
     told = injected().faults
-    assert {name: (f.process, f.anomaly, f.lethal, f.timed) for name, f in FAULTS.items()} == {
-        name: (f.process, f.anomaly, f.lethal, f.timed) for name, f in told.items()
+    assert {name: (f.process, f.anomaly, f.lethal, f.suite) for name, f in FAULTS.items()} == {
+        name: (f.process, f.anomaly, f.lethal, f.suite) for name, f in told.items()
     }
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tprig_inject.faults import FAMILIES
 from tprig_inject.recorders import RECORDERS, stages
 from tprig_inject.recorders.verification import external_id
 from tprig_inject.seams import SEAMS
@@ -160,7 +161,9 @@ def test_uninitialised_memory_is_never_digested(
 @pytest.fixture(scope="module")
 def recorded(foreign: Foreign) -> list[evidence.StageDigest]:
     """Two steps with every stage recorded."""
-    records = decoded(foreign("recorders", "record_stages", names=list(stages.INSTALLERS)))
+    records = decoded(
+        foreign("recorders", "record_stages", names=list(stages.INSTALLERS), faults=[])
+    )
     return [record for record in records if isinstance(record, evidence.StageDigest)]
 
 
@@ -207,6 +210,34 @@ def test_what_is_digested_is_what_went_through(
 
 
 def test_only_what_is_asked_for_is_recorded(foreign: Foreign) -> None:
-    records = decoded(foreign("recorders", "record_stages", names=["mask", "layers"]))
+    records = decoded(foreign("recorders", "record_stages", names=["mask", "layers"], faults=[]))
     stages_met = {record.stage for record in records if isinstance(record, evidence.StageDigest)}
     assert stages_met == {"mask", "layer.0", "layer.1"}
+
+
+def test_rows_are_told_apart(recorded: list[evidence.StageDigest]) -> None:
+    """Where a stage is flat, by the request that its numbers are of."""
+    rows = {(r.stage, r.ordinal): r.rows for r in recorded if r.step == 0}
+    assert len(rows["verification", 0]) == 2
+    assert len(rows["mask", 0]) == 8
+    assert len(rows["host_copy", 0]) == 3
+    assert len(set(rows["host_copy", 0])) == 3
+    assert rows["mask", 1] == rows["embedding", 0] == []
+
+
+# --- one number altered ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", FAMILIES["stages"])
+def test_a_number_altered_at_a_stage_shows_there_first(
+    foreign: Foreign, recorded: list[evidence.StageDigest], fault: str
+) -> None:
+    records = decoded(
+        foreign("recorders", "record_stages", names=list(stages.INSTALLERS), faults=[fault])
+    )
+    altered = [record for record in records if isinstance(record, evidence.StageDigest)]
+    assert len(altered) == len(recorded)
+    first = next(b for a, b in zip(recorded, altered, strict=True) if a != b)
+    assert (first.stage, first.step) == (fault.removeprefix("drift-"), 1)
+    told = [record for record in records if isinstance(record, evidence.Fault)]
+    assert [(record.event, record.step) for record in told] == [("armed", None), ("struck", 1)]

@@ -119,6 +119,9 @@ def _batch(requests: list[dict[str, Any]]) -> Any:
         input_ids=torch.tensor([*ids, 0, 0], dtype=torch.int32),
         logits_indices=torch.tensor(logits),
         cu_num_logits_np=np.array(bounds, dtype=np.int32),
+        num_scheduled_tokens=np.array(
+            [request["before"] + 1 + len(request["drafts"]) for request in requests]
+        ),
     )
 
 
@@ -133,12 +136,18 @@ class _Layer(torch.nn.Module):  # type: ignore[misc]
         return hidden * 2 if self.residual is None else (hidden * 2, self.residual)
 
 
+class _Head:
+    def apply(self) -> torch.Tensor:
+        return torch.ones(4)
+
+
 class _Model(torch.nn.Module):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         self.embed_tokens = torch.nn.Identity()
         self.layers = torch.nn.ModuleList([_Layer(None), _Layer(torch.zeros(2))])
         self.layernorm = torch.nn.Identity()
+        self.lm_head = SimpleNamespace(quant_method=_Head())
 
     def forward(self, hidden: torch.Tensor) -> None:
         for module in (self.embed_tokens, *self.layers, self.layernorm):
@@ -148,7 +157,7 @@ class _Model(torch.nn.Module):  # type: ignore[misc]
 MASK = [[[1, 2], [3]], [[4, 5, 6]]]
 
 
-def record_stages(names: list[str]) -> Records:
+def record_stages(names: list[str], faults: list[str]) -> Records:
     """What the recorders of these stages write in two steps of a model with two layers."""
     model = _Model()
     original = _stub_stages()
@@ -157,7 +166,7 @@ def record_stages(names: list[str]) -> Records:
     session.begin(
         write=records.append,
         recorders=[f"stage:{name}" for name in names],
-        faults=[],
+        faults=faults,
         model_runner=SimpleNamespace(model=model),
     )
     for _ in range(2):
@@ -165,6 +174,7 @@ def record_stages(names: list[str]) -> Records:
         _pass_all_stages(model)
     session.end()
     assert not any(module._forward_hooks for module in model.modules())
+    assert not vars(model.lm_head.quant_method)
     assert all(owner.__dict__[name] is function for owner, name, function in original)
     written = len(records)
     _pass_all_stages(model)
@@ -207,7 +217,7 @@ def _stub_stages() -> list[tuple[Any, str, Any]]:
 
 def _pass_all_stages(model: _Model) -> None:
     model(torch.ones(2))
-    LogitsProcessor._gather_logits(None, torch.ones(4))
+    LogitsProcessor._gather_logits(None, model.lm_head.quant_method.apply())
     RejectionSampler._verify(None, None, None, None)
     Sampler.sample(None, None, None)
     GPUModelRunner.sample(None, None, None, None)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tprig_inject.context import Context
-from tprig_inject.faults import copies, engine, masks, ranks, sampler, slowness
+from tprig_inject.faults import copies, engine, masks, ranks, sampler, slowness, stages
 from tprig_inject.faults.base import Fault, Once
 
 __all__ = ["FAMILIES", "FAULTS", "Fault", "plant"]
@@ -22,6 +22,7 @@ FAMILIES: Mapping[str, Mapping[str, Fault]] = {
     "ranks": ranks.FAULTS,
     "engine": engine.FAULTS,
     "slowness": slowness.FAULTS,
+    "stages": stages.FAULTS,
 }
 """What a fault is a fault of -> its faults by name."""
 

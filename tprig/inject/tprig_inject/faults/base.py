@@ -9,6 +9,7 @@ from typing import Literal
 from tprig_inject.context import Context
 from tprig_inject.hooks import Layer, Wrap
 
+Suite = Literal["faults", "performance", "determinism"]
 REPLAY = ("masks", "outputs", "acceptance")
 """The checkers that hold a run with replay on against one with replay off."""
 CAPTURED = (*REPLAY, "oracle")
@@ -82,7 +83,9 @@ class Fault:
         sizes: tensor-parallel sizes at which it can be planted.
         lethal: True when the engine is lost to it: it is tried on an engine of its own.
         cuda_only: True when it needs streams, graphs or NCCL.
-        timed: True when it alters nothing but how long things take, which only a measurement shows.
+        suite: which of the suites judges it: the one of faults asks checkers of `judges`; what
+            alters nothing but how long things take shows in a measurement of `performance`, and
+            what tells equal runs apart in `determinism`.
     """
 
     plant: Callable[[Once], None]
@@ -95,4 +98,4 @@ class Fault:
     sizes: tuple[int, ...] = (1, 2)
     lethal: bool = False
     cuda_only: bool = False
-    timed: bool = False
+    suite: Suite = "faults"

@@ -63,18 +63,18 @@ FAULTS = {
         plant=slower(0.04),
         resembles="a synchronisation or a copy more in every step: 4% of its time",
         anomaly="cost.regression",
-        timed=True,
+        suite="performance",
     ),
     "slow-10": Fault(
         plant=slower(0.10),
         resembles="a synchronisation or a copy more in every step: 10% of its time",
         anomaly="cost.regression",
-        timed=True,
+        suite="performance",
     ),
     "stall": Fault(
         plant=stall,
         resembles="a pause that comes now and then: a collection, a page fault, a slow clock",
         anomaly="cost.regression",
-        timed=True,
+        suite="performance",
     ),
 }

@@ -15,14 +15,30 @@ from tprig_inject.context import Context
 from tprig_inject.hooks import Layer
 
 DIGEST_BYTES = 16
+ROW_DIGEST_BYTES = 4
+"""Enough to tell which row of two differs, once the digests of the whole do."""
 
 
 def tensor_digest(tensor: Any) -> str:
     """BLAKE2b-128 over a tensor's bytes in C order, in hex; dtype and shape are not part of it."""
     import torch
 
-    flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+    flat = _on_host(tensor).reshape(-1).view(torch.uint8)
     return hashlib.blake2b(flat.numpy(), digest_size=DIGEST_BYTES).hexdigest()
+
+
+def _on_host(tensor: Any) -> Any:
+    return tensor.detach().cpu().contiguous()
+
+
+def row_digests(tensor: Any) -> list[str]:
+    """A short digest of each row of a matrix; none of what is no matrix."""
+    import torch
+
+    if tensor.dim() != 2 or not tensor.numel():
+        return []
+    rows = _on_host(tensor).view(torch.uint8).numpy()
+    return [hashlib.blake2b(row, digest_size=ROW_DIGEST_BYTES).hexdigest() for row in rows]
 
 
 class Digester:
@@ -33,19 +49,27 @@ class Digester:
         self._step = -1
         self._met: Counter[str] = Counter()
 
-    def __call__(self, stage: str, tensor: Any) -> None:
-        """Digest one tensor at one stage of the current step."""
+    def __call__(self, stage: str, tensor: Any, rows: Any = None) -> None:
+        """Digest one tensor at one stage of the current step.
+
+        Args:
+            stage: which.
+            tensor: of any shape.
+            rows: a matrix to tell rows apart by; None when the tensor is one, or nothing is.
+        """
         if self._context.step != self._step:
             self._step = self._context.step
             self._met.clear()
+        host = _on_host(tensor)
         record = {
             "type": "stage",
             "step": max(self._step, 0),
             "stage": stage,
             "ordinal": self._met[stage],
-            "dtype": str(tensor.dtype).removeprefix("torch."),
-            "shape": list(tensor.shape),
-            "digest": tensor_digest(tensor),
+            "dtype": str(host.dtype).removeprefix("torch."),
+            "shape": list(host.shape),
+            "digest": tensor_digest(host),
+            "rows": row_digests(host if rows is None else rows),
         }
         self._met[stage] += 1
         self._context.write(record)
@@ -128,11 +152,13 @@ def _sampled(context: Context, stage: str) -> None:
         def sample(self: Any, *args: Any, **kwargs: Any) -> Any:
             output = original(self, *args, **kwargs)
             if stage == "verification":
-                digest(stage, initialised(output[0].sampled_token_ids, output[0].num_sampled))
+                written = output[0].sampled_token_ids, output[0].num_sampled
+                digest(stage, initialised(*written), blanked(*written))
                 digest(stage, output[0].num_sampled)
             elif output[0].sampling_mask_tensors is not None:
                 mask = output[0].sampling_mask_tensors
-                digest(stage, initialised(mask.token_ids, mask.counts))
+                written = mask.token_ids, mask.counts
+                digest(stage, initialised(*written), blanked(*written))
                 digest(stage, mask.counts)
             return output
 
@@ -157,6 +183,14 @@ def initialised(rows: Any, counts: Any) -> Any:
     return rows[columns[None, :] < counts[:, None]]
 
 
+def blanked(rows: Any, counts: Any) -> Any:
+    """The same rows, -1 where they are not written."""
+    import torch
+
+    columns = torch.arange(rows.shape[1], device=rows.device)
+    return rows.where(columns[None, :] < counts[:, None], -1)
+
+
 def _host_copy(context: Context) -> None:
     import torch
 
@@ -165,8 +199,10 @@ def _host_copy(context: Context) -> None:
     def wrap(original: Any) -> Any:
         def get_output(self: Any) -> Any:
             output = original(self)
-            flat = [token for row in output.sampled_token_ids for token in row]
-            digest("host_copy", torch.tensor(flat, dtype=torch.int64))
+            rows = [torch.tensor(row, dtype=torch.int64) for row in output.sampled_token_ids]
+            flat = torch.cat(rows) if rows else torch.empty(0, dtype=torch.int64)
+            padded = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-1)
+            digest("host_copy", flat, padded)
             return output
 
         return get_output

@@ -58,6 +58,7 @@ def _record(step: int, input_batch: Any, drafts: list[list[int]], output: Any) -
                 "draft_token_ids": drafts[i],
                 "sampled_token_ids": sampled[i][: counts[i]],
                 "rejected": rejected[i],
+                "scheduled": int(input_batch.num_scheduled_tokens[i]),
             }
             for i, request in enumerate(input_batch.req_ids)
         ],
