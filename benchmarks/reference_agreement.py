@@ -32,6 +32,7 @@ from tests.tprig.checkers.reference.drawn import Wishes, draw
 from tests.tprig.checkers.reference.strategies import calls, unexplained
 from tprig.checkers.reference import judge_call
 
+LEAST_DRAWS = 50
 COUNTED = ("judged", "ambiguous", "differing", "known", "undecided")
 
 
@@ -93,12 +94,12 @@ def agreement(calls_wanted: int, drawn_from: int) -> Agreement:
     with tempfile.TemporaryDirectory() as folder, RealSampler(Path(folder) / "log") as real:
         found.vllm_version = real.vllm_version
         try:
-            # hypothesis draws some calls more than once.
+            # hypothesis draws some calls more than once, and the simplest one in every round.
             for again in count():
                 missing = calls_wanted - len(found.distinct)
                 if missing <= 0:
                     break
-                draws(found, real, missing, f"{drawn_from} {again}")
+                draws(found, real, max(missing, LEAST_DRAWS), f"{drawn_from} {again}")
         except AssertionError as error:
             found.disagreements.append(str(error))
         except KeyboardInterrupt:
