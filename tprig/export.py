@@ -190,7 +190,7 @@ def _body(source: str) -> str:
 def _sources() -> str:
     triton = INJECT / "tprig_triton_cpu"
     held = {f"oracle_triton_cpu/{path.name}": path.read_text() for path in triton.glob("*.py")}
-    held["oracle_interpreter.py"] = (INJECT / "tprig_inject/interpreter.py").read_text()
+    held["oracle_interpreter.py"] = (INJECT / "tprig_inject/interpreter/missing.py").read_text()
     held["oracle_triton_cpu-1.dist-info/METADATA"] = (
         "Metadata-Version: 2.1\nName: oracle-triton-cpu\nVersion: 1\n"
     )

@@ -115,6 +115,7 @@ def _write_run(writer: Writer, run: RunHistory) -> None:
             writer.document(f"{folder}/{name}.json", document)
     _write_stream(writer, "outputs", run.id, run.outputs)
     _write_stream(writer, "steps", run.id, run.steps)
+    _write_stream(writer, "core", run.id, run.core)
     for stream in run.ranks.values():
         _write_stream(writer, "rank", run.id, stream)
 

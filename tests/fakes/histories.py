@@ -286,8 +286,15 @@ def _history(
             )
             for rank in range(tp)
         },
+        core=_core(name) if tp > 1 else None,
         engine=engine(f"engine-{name}", tp=tp, masks=masks, late=late, dtype=dtype),
     )
+
+
+def _core(name: str) -> Stream[evidence.CoreRecord]:
+    """What the engine core sent: the step that the ranks took."""
+    sent = evidence.Broadcast(number=0, method="execute_model", facts={"tokens": {"a": 4}})
+    return stream(f"runs/{name}/core.jsonl", [sent])
 
 
 def _collectives(rank: int, tp: int) -> list[evidence.RankRecord]:

@@ -20,6 +20,7 @@ from tprig.command import CommandError, run
 
 DEPENDENCIES = (
     "filelock",
+    "jinja2",
     "msgspec",
     "numpy",
     "nvidia-ml-py",

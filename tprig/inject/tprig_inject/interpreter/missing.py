@@ -9,6 +9,22 @@ from typing import Any
 import numpy as np
 
 
+def supply() -> None:
+    """Make the kernels of Model Runner V2 run in Triton's interpreter.
+
+    * `_topk_topp_kernel` casts a Python int from `range`, which the interpreter does not wrap:
+      vLLM's own PyTorch path takes over where it thinks that Triton is absent.
+    * The interpreter loads and stores through masks of any integer type and then indexes with
+      them: masks are cast to bool.
+    * `libdevice.log1p` has no interpreted form: numpy's is supplied.
+    """
+    from vllm.v1.sample.ops import topk_topp_sampler
+
+    topk_topp_sampler.HAS_TRITON = False
+    cast_masks_to_bool()
+    supply_log1p()
+
+
 def cast_masks_to_bool() -> None:
     """Let loads and stores take masks of any integer type."""
     from triton.runtime.interpreter import InterpreterBuilder
