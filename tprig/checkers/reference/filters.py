@@ -136,7 +136,8 @@ def _tied_across(value: Reals, error: Reals, inside: Bools) -> Bools:
     """
     least = (value - error)[inside].min()
     most = (value + error)[~inside].max(initial=-np.inf)
-    return np.where(inside, value - error <= most, value + error >= least)
+    tied: Bools = np.where(inside, value - error <= most, value + error >= least)
+    return tied
 
 
 def _like(value: Reals, error: Reals, some: Bools) -> Bools:
