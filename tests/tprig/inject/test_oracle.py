@@ -260,8 +260,8 @@ def test_a_planted_fault_is_found(
     assert name is not None
     replay = run_again(foreign, captured, name, tmp_path / "kept", fault)
     run = captured.run((replay,))
-    verdict = judge_claim(oracles.claim(), {"run": run})
-    assert verdict.verdict == "fail"
+    verdict = judge_claim(oracles.claim(), {oracles.RUN: run})
+    assert verdict.verdict == "fail", verdict.reason
     assert PLANTED[fault] in verdict.failures
 
 

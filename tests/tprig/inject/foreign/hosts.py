@@ -139,6 +139,7 @@ def _batch(names: list[str]) -> Any:
         input_ids=np.arange(rows[-1]),
         logits_indices=np.arange(rows[-1]),
         cu_num_logits_np=rows,
+        num_scheduled_tokens=np.diff(rows),
     )
 
 
